@@ -1,0 +1,35 @@
+// Output appears whole or not at all: written beside its destination, flushed, then renamed over it.
+#pragma once
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace oscar {
+
+// A path beside `destination` that becomes it on commit() (fsync of file and directory, rename) and is removed by
+// the destructor otherwise. For writers that want a path (HDF5); write_file below is for those that have bytes.
+// A missing or read-only directory is std::invalid_argument; a failed write, fsync or rename std::runtime_error.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path destination);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  const std::filesystem::path& path() const { return temporary_; }  // exists and is empty
+  void commit();
+
+ private:
+  std::filesystem::path destination_, temporary_;
+};
+
+void write_file(const std::filesystem::path& destination, std::span<const std::byte> bytes);
+void write_file(const std::filesystem::path& destination, std::string_view text);
+// A text file of at most `limit` bytes; "-" is standard input.
+std::string read_text(const std::filesystem::path& path, size_t limit = size_t{4} << 30);
+
+// Creates the directory and its parents; std::invalid_argument if a file is in the way or it cannot be made.
+void make_directory(const std::filesystem::path& path);
+
+}  // namespace oscar

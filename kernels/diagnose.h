@@ -1,0 +1,49 @@
+// What attention loses when the history of the cache is read from codes: one KV head of one probe sequence.
+//
+// Everything is in the cache's own basis: q, k and v come in already transformed (k R, q R^-T, v R), so that
+// the kernel reads codes as a server does, and the exact rows of the sink and recent windows beside them.
+// For query t, keys s in Hist(t) = { s : sink <= s <= t - recent } are read from the codes, all others are exact.
+#pragma once
+#include <cstdint>
+
+namespace oscar {
+
+// Turns the packed rows [first, first + count) into float32 (count, D). Called from several threads.
+struct CodeRows {
+  void (*decode)(const void* self, int64_t first, int64_t count, float* rows);
+  const void* self;
+};
+
+struct DiagnoseProblem {
+  int64_t tokens;          // T
+  int64_t first_query;     // queries t >= first_query are measured, T - first_query of them
+  int group;               // H query heads share this KV head
+  int dim_k, dim_v;
+  float scale;
+  int64_t sink, recent;
+  int64_t sliding_window;  // 0: all
+  const float* q;          // (T, H, dim_k), q[t * q_stride + j * dim_k + i]
+  int64_t q_stride;
+  const float* k;          // (T, dim_k) contiguous
+  const float* v;          // (T, dim_v) contiguous
+  CodeRows k_codes, v_codes;
+};
+
+// Per measured query n = t - first_query and head j; caller's memory, all overwritten. p: exact softmax, p^: with k^.
+struct DiagnoseResult {
+  double* kl;              // (H, N) KL(p || p^), nats
+  uint8_t* top1;           // (H, N) 1 where argmax p == argmax p^ (the lowest position wins ties)
+  double* logit_error;     // (H, N) sum over visible s of (l - l^)^2, l = scale q.k
+  double* logit_power;     // (H, N) sum over visible s of l^2
+  float* o;                // (N, H, dim_v) p  V    exact
+  float* o_codes;          // (N, H, dim_v) p^ V^   both quantised
+  float* o_keys;           // (N, H, dim_v) p^ V    keys only
+  float* o_values;         // (N, H, dim_v) p  V^   values only
+};
+
+// OpenMP over query tiles; every query is summed in one order, so the result does not depend on the number of threads.
+void diagnose(const DiagnoseProblem& problem, const DiagnoseResult& result);
+// Double throughout, two passes over a row of scores.
+void diagnose_reference(const DiagnoseProblem& problem, const DiagnoseResult& result);
+
+}  // namespace oscar

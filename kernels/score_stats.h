@@ -1,0 +1,45 @@
+// Row and column sums of causal attention probabilities, one KV head of one sequence, never a T x T matrix.
+//
+//   p[j,t,s] = exp(scale * q[t,j].k[s] - lse[j,t])           s <= t (and s > t - sliding_window where there is one)
+//   Hist(t)  = { s : sink <= s <= t - recent }               the part of the cache that is quantised
+//   mass[j,t] = sum over s in Hist(t) of p[j,t,s]             history mass of a query
+//   u[s]      = sum over j, t with s in Hist(t) of p[j,t,s]   key importance
+//   w[s]      = the same sum of p[j,t,s]^2                    value importance
+//
+// The log-sum-exp comes from the attention that ran before (LibTorch returns it), so one pass over the scores is enough.
+#pragma once
+#include <cstdint>
+
+namespace oscar {
+
+struct ScoreStatsProblem {
+  int64_t tokens;            // T
+  int group;                 // H query heads share this KV head
+  int dim;                   // D
+  float scale;
+  int64_t sink, recent;      // S0, W
+  int64_t sliding_window;    // keys a query sees, itself included; 0: all
+  const float* q;            // q[t * q_stride + j * D + i], post-RoPE
+  int64_t q_stride;
+  const float* k;            // k[t * k_stride + i], post-RoPE
+  int64_t k_stride;
+  const float* lse;          // lse[j * lse_stride + t]
+  int64_t lse_stride;
+  const int32_t* queries;    // sorted positions of the queries to count, (n_queries); nullptr: all T
+  int64_t n_queries;
+};
+
+struct ScoreStatsResult {    // caller's memory; rows for query n of `queries` (or t), not for skipped ones
+  float* mass;               // (H, n_queries)
+  float* sink_mass;          // (H, n_queries) mass on the first `sink` keys
+  float* entropy;            // (H, n_queries) -sum p log p over every visible key, nats
+  double* u;                 // (T), added to
+  double* w;                 // (T), added to
+};
+
+// One thread, no allocation proportional to T * T. The SIMD version is chosen for the machine at run time; its result does
+// not depend on the number of threads because it uses one. Reference: double throughout.
+void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& result);
+void score_stats_reference(const ScoreStatsProblem& problem, const ScoreStatsResult& result);
+
+}  // namespace oscar

@@ -1,0 +1,22 @@
+// The nine published products of U, H and P_br.
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "libcalib/eigen_decomposition.h"
+
+namespace oscar {
+
+struct CompositionInfo {
+  std::string_view name, product;
+  Matrix (*compose)(const Matrix& u, const Matrix& h, const Matrix& p);
+};
+std::span<const CompositionInfo> composition_table();
+const CompositionInfo& find_composition(std::string_view name);  // std::invalid_argument "unknown composition 'x'; known: …"
+
+Matrix compose(const CompositionInfo& composition, const EigenDecomposition& eigen);
+// The inverse: the covariance U diag(lambda) U^T that a stored rotation came from. Only for compositions that contain U in an
+// invertible place; std::invalid_argument otherwise (pbr, h_pbr). Eigenvalues ascending, as stored.
+Matrix recover_covariance(const CompositionInfo& composition, const Matrix& rotation, const Vector& eigenvalues);
+
+}  // namespace oscar

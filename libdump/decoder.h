@@ -1,0 +1,40 @@
+// The layer-by-layer forward over all sequences: load a layer once, run every sequence through it, drop it.
+#pragma once
+#include <functional>
+
+#include "libdump/models/model.h"
+
+namespace oscar {
+
+struct DecoderOptions {
+  int threads = 2;
+  bool deterministic = false;   // one sequence a thread, always: the result does not depend on `threads`
+};
+
+class Decoder {
+ public:
+  Decoder(const Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options);
+
+  // What happens to the rows of sequence `index`; called from worker threads, each sequence exactly once per layer.
+  using Sink = std::function<void(int64_t index, const AttentionRows& rows)>;
+  // Runs layer `layer()` over all sequences and advances. The next layer's weights are read meanwhile.
+  void run_layer(const Sink& sink);
+  int layer() const { return layer_; }
+  bool done() const;
+  const DecoderLayer& weights() const;   // of the layer that run_layer() will run
+
+  const std::vector<at::Tensor>& hidden() const { return hidden_; }
+  // Hidden states of all sequences, for --resume.
+  void save(const std::filesystem::path& path) const;
+  void restore(const std::filesystem::path& path);
+
+ private:
+  const Model& model_;
+  DecoderOptions options_;
+  std::vector<std::vector<int32_t>> sequences_;
+  std::vector<at::Tensor> hidden_;
+  int layer_ = 0;
+  std::unique_ptr<DecoderLayer> current_;
+};
+
+}  // namespace oscar

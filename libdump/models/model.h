@@ -1,0 +1,54 @@
+// A model family: how a checkpoint of it becomes a ModelConfig, and one decoder layer at a time.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "formats/gguf.h"
+#include "libdump/model_config.h"
+#include "libdump/weights/weight_source.h"
+
+namespace oscar {
+
+enum class Precision : uint8_t { Float32, BFloat16 };
+
+// Post-RoPE rows of one sequence in one layer, float32 contiguous, and the log-sum-exp of its attention.
+struct AttentionRows {
+  const LayerShape* shape;
+  int64_t tokens;
+  const float* q;    // (T, Hq, Dk)
+  const float* k;    // (T, Hkv, Dk)
+  const float* v;    // (T, Hkv, Dv)
+  const float* o;    // (T, Hq, Dv) attention output before o_proj
+  const float* lse;  // (Hq, T), natural logarithm
+};
+
+// One decoder layer with its weights in memory. forward() is const and thread-safe: one sequence per thread.
+class DecoderLayer {
+ public:
+  virtual ~DecoderLayer() = default;
+  // hidden (T, hidden) in the run's precision, replaced by the layer's output. Calls `sink` once when the layer has a cache.
+  virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink) const = 0;
+  virtual std::vector<Matrix> value_metric() const = 0;  // Hkv x (Dv, Dv), from W_O
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const WeightSource& weights() const = 0;
+  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;                // (T, hidden), run precision
+  virtual std::unique_ptr<DecoderLayer> load_layer(int layer) const = 0;           // reads and dequantises
+  virtual at::Tensor logits(const at::Tensor& hidden) const = 0;                   // final norm and lm_head, float32 (T, V)
+};
+
+struct FamilyInfo {
+  std::string_view name;           // "llama"
+  std::string_view gguf;           // general.architecture
+  std::unique_ptr<Model> (*open_gguf)(std::shared_ptr<const GgufFile> file, Precision precision);
+};
+std::span<const FamilyInfo> family_table();
+// Looks at the file; an unknown architecture or a path that is no model is std::invalid_argument with the known ones.
+std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision);
+
+}  // namespace oscar

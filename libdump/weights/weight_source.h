@@ -1,0 +1,21 @@
+// Named weights in float32, dequantised one tensor at a time.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace oscar {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual bool has(const std::string& name) const = 0;
+  // (shape) float32, freshly allocated. Missing tensor, other shape, unsupported block type, NaN: an error that names tensor,
+  // expected and found.
+  virtual at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const = 0;
+  virtual std::vector<std::string> names() const = 0;
+  virtual std::string digest() const = 0;   // sha256 of the checkpoint's bytes
+};
+
+}  // namespace oscar
