@@ -1,18 +1,18 @@
-// What the four programs share: one catch, exit codes, --json / -q / --version, progress, interruption.
+// What the four programs share: one catch, exit codes, -q / --version, progress, interruption.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 namespace oscar::cli {
 
 struct Common {
   bool quiet = false;
-  bool json = false;     // one machine-readable summary on stdout
   int threads = 0;       // 0: all cores
 };
 
-// Adds --json, -q, --threads, --version and the two examples to the end of --help.
+// Adds -q, --threads, --version and the two examples to the end of --help.
 void add_common(CLI::App& app, Common& common, const std::string& examples);
 
 // Parses, runs, and turns what is thrown into "tool: message" on stderr and an exit code:

@@ -29,6 +29,9 @@ void write_file(const std::filesystem::path& destination, std::string_view text)
 // A text file of at most `limit` bytes; "-" is standard input.
 std::string read_text(const std::filesystem::path& path, size_t limit = size_t{4} << 30);
 
+// Unlinks the temporary files of every live AtomicFile. Async-signal-safe: for a handler that is about to leave.
+void remove_temporaries();
+
 // Creates the directory and its parents; std::invalid_argument if a file is in the way or it cannot be made.
 void make_directory(const std::filesystem::path& path);
 
