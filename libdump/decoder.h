@@ -1,6 +1,8 @@
 // The layer-by-layer forward over all sequences: load a layer once, run every sequence through it, drop it.
 #pragma once
+#include <filesystem>
 #include <functional>
+#include <future>
 
 #include "libdump/models/model.h"
 
@@ -13,7 +15,7 @@ struct DecoderOptions {
 
 class Decoder {
  public:
-  Decoder(const Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options);
+  Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options);
 
   // What happens to the rows of sequence `index`; called from worker threads, each sequence exactly once per layer.
   using Sink = std::function<void(int64_t index, const AttentionRows& rows)>;
@@ -21,12 +23,12 @@ class Decoder {
   void run_layer(const Sink& sink);
   int layer() const { return layer_; }
   bool done() const;
-  const DecoderLayer& weights() const;   // of the layer that run_layer() will run
+  const DecoderLayer& weights();         // of the layer that run_layer() will run; read now if they are not there yet
 
   const std::vector<at::Tensor>& hidden() const { return hidden_; }
-  // Hidden states of all sequences, for --resume.
+  // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of another run.
   void save(const std::filesystem::path& path) const;
-  void restore(const std::filesystem::path& path);
+  void restore(const std::filesystem::path& path, int layer);
 
  private:
   const Model& model_;
@@ -35,6 +37,7 @@ class Decoder {
   std::vector<at::Tensor> hidden_;
   int layer_ = 0;
   std::unique_ptr<DecoderLayer> current_;
+  std::future<std::unique_ptr<DecoderLayer>> next_;
 };
 
 }  // namespace oscar

@@ -6,11 +6,10 @@
 
 #include "formats/gguf.h"
 #include "libdump/model_config.h"
+#include "libdump/precision.h"
 #include "libdump/weights/weight_source.h"
 
 namespace oscar {
-
-enum class Precision : uint8_t { Float32, BFloat16 };
 
 // Post-RoPE rows of one sequence in one layer, float32 contiguous, and the log-sum-exp of its attention.
 struct AttentionRows {
@@ -27,7 +26,7 @@ struct AttentionRows {
 class DecoderLayer {
  public:
   virtual ~DecoderLayer() = default;
-  // hidden (T, hidden) in the run's precision, replaced by the layer's output. Calls `sink` once when the layer has a cache.
+  // hidden (T, hidden) float32, replaced by the layer's output. Calls `sink` once when the layer has a cache.
   virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink) const = 0;
   virtual std::vector<Matrix> value_metric() const = 0;  // Hkv x (Dv, Dv), from W_O
 };
@@ -37,7 +36,9 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const WeightSource& weights() const = 0;
-  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;                // (T, hidden), run precision
+  // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is std::invalid_argument.
+  virtual void reserve_positions(int64_t positions) = 0;
+  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;                // (T, hidden) float32
   virtual std::unique_ptr<DecoderLayer> load_layer(int layer) const = 0;           // reads and dequantises
   virtual at::Tensor logits(const at::Tensor& hidden) const = 0;                   // final norm and lm_head, float32 (T, V)
 };
