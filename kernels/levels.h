@@ -1,0 +1,31 @@
+// Internal: the kernels of one SIMD level. The tests walk the table; everyone else calls the public headers.
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "kernels/diagnose.h"
+#include "kernels/gram.h"
+#include "kernels/int2.h"
+#include "kernels/score_stats.h"
+
+namespace oscar {
+
+struct KernelTable {
+  std::string_view name;
+  bool (*supported)();  // by this machine
+  void (*score_stats)(const ScoreStatsProblem&, const ScoreStatsResult&);
+  void (*diagnose)(const DiagnoseProblem&, const DiagnoseResult&);
+  void (*add_gram)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out);
+  void (*add_rows)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* sum);
+  void (*int2_encode)(const int2::Rule&, const float* rows, int64_t n, uint8_t* codes, float* scale_zero);
+  void (*int2_decode)(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n, float* rows);
+};
+
+// Every level that was compiled, lowest first.
+std::span<const KernelTable* const> kernel_levels();
+
+// The level for a value of OSCAR_CPU: the highest that the machine has when the value is empty, else the one named.
+// std::invalid_argument for an unknown name, or one that this machine does not have.
+const KernelTable& choose_level(std::string_view name);
+
+}  // namespace oscar
