@@ -39,14 +39,18 @@ struct LayerDiagnostics {
   double output_error_k = 0;     // keys only
   double output_error_v = 0;     // values only
   double mse_k = 0, mse_v = 0;   // mean squared error of an element, history rows
-  double snr_k = 0, snr_v = 0;   // dB
-  double flatness_k = 0, flatness_v = 0;  // max / mean of diag(R^T Sigma R); 1 is perfect (Lemma 1)
-  double range_k = 0, range_v = 0;        // mean (max - min) of a group
+  double snr_k = 0, snr_v = 0;   // dB, 10 log10(||x||^2 / ||x - x^||^2)
+  double flatness_k = 0, flatness_v = 0;  // max / mean of diag(R^T Sigma R), mean over heads; 1 is perfect (Lemma 1);
+                                          // Sigma_Q for K and Sigma_O for V, of the counted queries
+  double range_k = 0, range_v = 0;        // mean (max - min) of a group of a history row before clipping
   double alignment = 0;          // overlap of the top-8 eigenspaces of Sigma_Q and Sigma_K, 0..1
-  std::vector<double> head_kl, head_output_error;  // (Hkv)
+  std::vector<double> head_kl, head_output_error;  // (Hkv); empty in `mean`
 };
 struct RowReport {
   std::string name, codec_k, codec_v;
+  std::string objective_k, objective_v;  // of the rotations; "identity" without one
+  int groups_k = 1, groups_v = 1;
+  double clip_k = 0, clip_v = 0;  // ratios of layers without their own
   double bits_k = 0, bits_v = 0;  // measured: bytes held * 8 / elements, history rows only
   LayerDiagnostics mean;          // layer = -1
   std::vector<LayerDiagnostics> layers;

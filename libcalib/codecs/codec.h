@@ -25,6 +25,8 @@ class EncodedRows {
 
 struct CodecInfo {
   std::string_view name;         // "sglang-prefill"
+  std::string_view storage;      // what is really held, for a report: "packed INT2"
+  int64_t window_multiple;       // sink and recent windows come in multiples of it (a page of the consumer)
   std::string_view summary;      // one line for --help
   // n rows of `dim` floats; std::invalid_argument on a dim or group count that the consumer does not support.
   std::unique_ptr<EncodedRows> (*encode)(const float* rows, int64_t n, int dim, const CodecOptions& options);

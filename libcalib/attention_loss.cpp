@@ -1,0 +1,152 @@
+#include "libcalib/attention_loss.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace oscar {
+
+HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k, const Transform& v) {
+  const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
+  HeadRows rows;
+  rows.tokens = T;
+  std::vector<float> q(static_cast<size_t>(T * H * Dk));
+  for (int64_t t = 0; t < T; ++t) {
+    std::copy_n(probe.q.data() + (t * shape.q_heads + head * H) * Dk, H * Dk, q.data() + t * H * Dk);
+  }
+  rows.q.resize(q.size());
+  rows.k.resize(static_cast<size_t>(T * Dk));
+  rows.v.resize(static_cast<size_t>(T * Dv));
+  k.queries(q.data(), Dk, T * H, shape.dim_k, rows.q.data());
+  k.rows(probe.k.data() + head * Dk, shape.kv_heads * Dk, T, shape.dim_k, rows.k.data());
+  v.rows(probe.v.data() + head * Dv, shape.kv_heads * Dv, T, shape.dim_v, rows.v.data());
+  return rows;
+}
+
+static double dot(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+TransformError transform_error(const LayerShape& shape, const Probe& probe, int head, const Transform& v,
+                               const HeadRows& rows) {
+  const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
+  const int64_t samples = std::min<int64_t>(T, 64);
+  const auto position = [&](int64_t i) { return i * T / samples; };
+  // A mean that the transform subtracts from the keys moves all logits of a query by one constant: compare differences
+  // from the first sampled key.
+  double error = 0, power = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t t = position(i);
+    const float* q = probe.q.data() + (t * shape.q_heads + head * H) * Dk;
+    const float* q_cache = rows.q.data() + t * H * Dk;
+    double constant = 0;
+    for (int64_t j = 0; j < samples; ++j) {
+      const int64_t s = position(j);
+      const double exact = dot(q, probe.k.data() + (s * shape.kv_heads + head) * Dk, Dk);
+      const double cache = dot(q_cache, rows.k.data() + s * Dk, Dk);
+      if (j == 0) constant = cache - exact;
+      error += std::pow(cache - constant - exact, 2);
+      power += exact * exact;
+    }
+  }
+  TransformError result;
+  result.logits = std::sqrt(error / std::max(power, 1e-300));
+
+  std::vector<float> back(static_cast<size_t>(samples * Dv));
+  for (int64_t i = 0; i < samples; ++i) std::copy_n(rows.v.data() + position(i) * Dv, Dv, back.data() + i * Dv);
+  v.outputs(back.data(), samples, shape.dim_v);
+  error = power = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    const float* exact = probe.v.data() + (position(i) * shape.kv_heads + head) * Dv;
+    for (int64_t c = 0; c < Dv; ++c) {
+      error += std::pow(static_cast<double>(back[static_cast<size_t>(i * Dv + c)]) - exact[c], 2);
+      power += static_cast<double>(exact[c]) * exact[c];
+    }
+  }
+  result.values = std::sqrt(error / std::max(power, 1e-300));
+  return result;
+}
+
+static void add_to(std::vector<double>& sum, const std::vector<double>& other) {
+  sum.resize(std::max(sum.size(), other.size()));
+  for (size_t i = 0; i < other.size(); ++i) sum[i] += other[i];
+}
+
+void AttentionLoss::add(const AttentionLoss& other) {
+  count += other.count;
+  kl += other.kl;
+  top1 += other.top1;
+  logit_error += other.logit_error;
+  logit_power += other.logit_power;
+  output_power += other.output_power;
+  output_error += other.output_error;
+  output_error_k += other.output_error_k;
+  output_error_v += other.output_error_v;
+  add_to(q_power, other.q_power);
+  add_to(o_power, other.o_power);
+}
+
+static double squared_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return sum;
+}
+
+static std::vector<double> channel_power(const float* rows, int64_t n, int64_t dim) {
+  std::vector<double> power(static_cast<size_t>(dim));
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t i = 0; i < dim; ++i) power[static_cast<size_t>(i)] += std::pow(static_cast<double>(rows[r * dim + i]), 2);
+  }
+  return power;
+}
+
+AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows, int64_t first,
+                             int64_t last, const HistoryCodes& k, const HistoryCodes& v) {
+  const int64_t H = shape.group(), N = last - first;
+  const auto pairs = static_cast<size_t>(H * N), outputs = pairs * static_cast<size_t>(shape.dim_v);
+  std::vector<double> kl(pairs), logit_error(pairs), logit_power(pairs);
+  std::vector<uint8_t> top1(pairs);
+  std::vector<float> o(outputs), o_codes(outputs), o_keys(outputs), o_values(outputs);
+  // Attention is causal: a sequence cut after its last measured query gives the same rows.
+  diagnose({.tokens = last,
+            .first_query = first,
+            .group = shape.group(),
+            .dim_k = shape.dim_k,
+            .dim_v = shape.dim_v,
+            .scale = static_cast<float>(shape.scale),
+            .sink = windows.sink,
+            .recent = windows.recent,
+            .sliding_window = shape.sliding_window,
+            .q = rows.q.data(),
+            .q_stride = H * shape.dim_k,
+            .k = rows.k.data(),
+            .v = rows.v.data(),
+            .k_codes = k.view(),
+            .v_codes = v.view()},
+           {.kl = kl.data(),
+            .top1 = top1.data(),
+            .logit_error = logit_error.data(),
+            .logit_power = logit_power.data(),
+            .o = o.data(),
+            .o_codes = o_codes.data(),
+            .o_keys = o_keys.data(),
+            .o_values = o_values.data()});
+  AttentionLoss sum;
+  sum.count = H * N;
+  for (size_t i = 0; i < pairs; ++i) {
+    sum.kl += kl[i];
+    sum.top1 += top1[i];
+    sum.logit_error += logit_error[i];
+    sum.logit_power += logit_power[i];
+  }
+  sum.output_error = squared_distance(o, o_codes);
+  sum.output_error_k = squared_distance(o, o_keys);
+  sum.output_error_v = squared_distance(o, o_values);
+  sum.q_power = channel_power(rows.q.data() + first * H * shape.dim_k, H * N, shape.dim_k);
+  sum.o_power = channel_power(o.data(), H * N, shape.dim_v);
+  for (const double power : sum.o_power) sum.output_power += power;
+  return sum;
+}
+
+}  // namespace oscar

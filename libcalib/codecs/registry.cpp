@@ -1,0 +1,34 @@
+#include <array>
+
+#include "formats/error.h"
+#include "libcalib/codecs/codec.h"
+
+namespace oscar {
+
+#define OSCAR_CODEC(name, space, storage, multiple, summary)                                            \
+  namespace space {                                                                                     \
+  std::unique_ptr<EncodedRows> encode(const float* rows, int64_t n, int dim, const CodecOptions&);      \
+  void reference(const double* rows, int64_t n, int dim, const CodecOptions&, double* decoded);         \
+  }
+#include "libcalib/codecs/codecs.def"
+#undef OSCAR_CODEC
+
+static constexpr std::array kCodecs = {
+#define OSCAR_CODEC(name, space, storage, multiple, summary) \
+  CodecInfo{name, storage, multiple, summary, space::encode, space::reference},
+#include "libcalib/codecs/codecs.def"
+#undef OSCAR_CODEC
+};
+
+std::span<const CodecInfo> codec_table() { return kCodecs; }
+
+const CodecInfo& find_codec(std::string_view name) {
+  std::string known;
+  for (const auto& codec : kCodecs) {
+    if (codec.name == name) return codec;
+    known += (known.empty() ? "" : ", ") + std::string(codec.name);
+  }
+  throw invalid("unknown codec '{}'; known: {}", name, known);
+}
+
+}  // namespace oscar

@@ -1,0 +1,45 @@
+#include "libcalib/transforms/transform.h"
+
+#include <algorithm>
+
+namespace oscar {
+namespace {
+
+using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Rows = Eigen::Map<FloatMatrix, 0, Eigen::OuterStride<>>;
+using ConstRows = Eigen::Map<const FloatMatrix, 0, Eigen::OuterStride<>>;
+
+// Blocks of a fixed height, whatever the number of threads: the same products in the same order, the same floats.
+constexpr int64_t kBlock = 256;
+
+// out = (in - before) map + after; an empty map is the identity, an empty row zero.
+void apply(const float* in, int64_t stride, int64_t n, int dim, const Matrix& map, const Vector& before,
+           const Vector& after, float* out) {
+  const FloatMatrix product = map.cast<float>();
+  const Eigen::RowVectorXf shift = before.transpose().cast<float>(), offset = after.transpose().cast<float>();
+#pragma omp parallel for schedule(static)
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t count = std::min(kBlock, n - first);
+    FloatMatrix x = ConstRows(in + first * stride, count, dim, Eigen::OuterStride<>(stride));
+    if (shift.size()) x.rowwise() -= shift;
+    if (product.size()) x = (x * product).eval();
+    if (offset.size()) x.rowwise() += offset;
+    Rows(out + first * dim, count, dim, Eigen::OuterStride<>(dim)) = x;
+  }
+}
+
+}  // namespace
+
+void Transform::rows(const float* in, int64_t stride, int64_t n, int dim, float* out) const {
+  apply(in, stride, n, dim, forward, mean, Vector(), out);
+}
+
+void Transform::queries(const float* in, int64_t stride, int64_t n, int dim, float* out) const {
+  apply(in, stride, n, dim, inverse.size() ? Matrix(inverse.transpose()) : forward, Vector(), Vector(), out);
+}
+
+void Transform::outputs(float* rows, int64_t n, int dim) const {
+  apply(rows, dim, n, dim, inverse.size() ? inverse : Matrix(forward.transpose()), Vector(), mean, rows);
+}
+
+}  // namespace oscar
