@@ -21,6 +21,11 @@ struct SumInfo {
   std::string_view meaning;
 };
 std::span<const SumInfo> sum_table();  // in the order of the enum
+inline constexpr size_t kSumCount = 0
+#define OSCAR_SUM(field, kind, meaning) +1
+#include "libcalib/moments.def"
+#undef OSCAR_SUM
+    ;
 
 class LayerSums {
  public:
@@ -51,13 +56,13 @@ class LayerSums {
   void add_scores(const float* q, const float* k, const float* v, int64_t tokens, std::span<const int32_t> queries,
                   const float* mass, const float* sink_mass, const float* entropy, const double* u, const double* w);
 
-  // Throws std::invalid_argument when the shapes differ.
+  // Every sum, `tokens`, `score_queries` and `score_tokens` are added. Throws std::invalid_argument when the shapes differ.
   void merge(const LayerSums& other);
   bool finite() const;
 
  private:
   LayerShape shape_;
-  std::array<std::vector<double>, 18> values_;
+  std::array<std::vector<double>, kSumCount> values_;
 };
 
 }  // namespace oscar
