@@ -7,9 +7,10 @@
 
 namespace oscar {
 
-// A path beside `destination` that becomes it on commit() (fsync of file and directory, rename) and is removed by
-// the destructor otherwise. For writers that want a path (HDF5); write_file below is for those that have bytes.
-// A missing or read-only directory is std::invalid_argument; a failed write, fsync or rename std::runtime_error.
+// A path beside `destination` that becomes it on commit() (fsync of file and directory, rename) and is
+// removed by the destructor otherwise. For writers that want a path (HDF5); write_file below is for those
+// that have bytes. A missing or read-only directory is std::invalid_argument; a failed write, fsync or rename
+// std::runtime_error.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path destination);
@@ -24,12 +25,18 @@ class AtomicFile {
   std::filesystem::path destination_, temporary_;
 };
 
+// Unlinks the temporaries of every live AtomicFile of this process. Async-signal-safe: for a handler that
+// then ends the process. Of more than 64 at a time the later ones are not known to it.
+void remove_temporaries();
+
+// Atomic, except that an existing device or pipe (/dev/stdout) is written straight through.
 void write_file(const std::filesystem::path& destination, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& destination, std::string_view text);
 // A text file of at most `limit` bytes; "-" is standard input.
 std::string read_text(const std::filesystem::path& path, size_t limit = size_t{4} << 30);
 
-// Unlinks the temporary files of every live AtomicFile. Async-signal-safe: for a handler that is about to leave.
+// Unlinks the temporary files of every live AtomicFile. Async-signal-safe: for a handler that is about to
+// leave.
 void remove_temporaries();
 
 // Creates the directory and its parents; std::invalid_argument if a file is in the way or it cannot be made.

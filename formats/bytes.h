@@ -1,5 +1,5 @@
-// A bounds-checked cursor over the bytes of a file. Every parser reads through it, so that no length field of a
-// hostile file is believed before it is checked; errors name the file and the offset.
+// A bounds-checked cursor over the bytes of a file. Every parser reads through it, so that no length field of
+// a hostile file is believed before it is checked; errors name the file and the offset.
 #pragma once
 #include <bit>
 #include <cstring>
@@ -11,7 +11,8 @@
 
 namespace oscar {
 
-static_assert(std::endian::native == std::endian::little, "file formats here are little-endian, read in place");
+static_assert(std::endian::native == std::endian::little,
+              "file formats here are little-endian, read in place");
 
 class ByteReader {
  public:
@@ -24,8 +25,8 @@ class ByteReader {
 
   std::span<const std::byte> take(uint64_t n, std::string_view what) {
     if (n > remaining()) {
-      throw failure("{}: offset {}: {} needs {} bytes, {} are left: the file is truncated or corrupt", file_, offset_,
-                    what, n, remaining());
+      throw failure("{}: offset {}: {} needs {} bytes, {} are left: the file is truncated or corrupt", file_,
+                    offset_, what, n, remaining());
     }
     const auto part = bytes_.subspan(offset_, static_cast<size_t>(n));
     offset_ += static_cast<size_t>(n);
@@ -42,7 +43,9 @@ class ByteReader {
     return {reinterpret_cast<const char*>(part.data()), part.size()};
   }
   // An error at the present place, for the caller to throw.
-  std::runtime_error fail(std::string_view why) const { return failure("{}: offset {}: {}", file_, offset_, why); }
+  std::runtime_error fail(std::string_view why) const {
+    return failure("{}: offset {}: {}", file_, offset_, why);
+  }
 
  private:
   std::span<const std::byte> bytes_;

@@ -8,13 +8,31 @@
 
 namespace oscar {
 
-enum class DType : uint8_t { F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I16, I8, U64, U32, U16, U8, Bool };
+enum class DType : uint8_t {
+  F64,
+  F32,
+  F16,
+  BF16,
+  F8_E4M3,
+  F8_E5M2,
+  I64,
+  I32,
+  I16,
+  I8,
+  U64,
+  U32,
+  U16,
+  U8,
+  Bool
+};
 
 struct DTypeInfo {
   DType dtype;
-  size_t size;                 // bytes per element
-  std::string_view name;       // safetensors spelling, used in messages: "F32", "BF16", …
-  std::string_view torch;      // class name of its storage in a .pt pickle: "FloatStorage", …; empty where torch has none
+  size_t size;            // bytes per element
+  std::string_view name;  // safetensors spelling, used in messages: "F32", "BF16", …
+  std::string_view
+      torch;  // class name of its storage in a .pt pickle: "FloatStorage", …; empty where torch has none
+  std::string_view torch_name;  // of the torch dtype: "float32", …
 };
 
 // One table, read in both directions.
@@ -22,9 +40,12 @@ std::span<const DTypeInfo> dtype_table();
 const DTypeInfo& info(DType dtype);
 const DTypeInfo* find_dtype(std::string_view name);          // by safetensors name, nullptr if unknown
 const DTypeInfo* find_torch_storage(std::string_view name);  // by storage class name, nullptr if unknown
+const DTypeInfo* find_torch_dtype(std::string_view name);    // by torch dtype name, nullptr if unknown
 
 // bfloat16: the upper half of a float32. Rounding is to nearest, ties to even; NaN stays NaN.
-inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+inline float bf16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
 inline uint16_t float_to_bf16(float x) {
   const auto u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);
@@ -33,7 +54,8 @@ inline uint16_t float_to_bf16(float x) {
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float x);  // to nearest, ties to even
 
-// `count` elements of `dtype` at `from` (any alignment) as float / double. Integers and Bool convert by value.
+// `count` elements of `dtype` at `from` (any alignment) as float / double. Integers and Bool convert by
+// value.
 void to_float(DType dtype, const std::byte* from, size_t count, float* to);
 void to_double(DType dtype, const std::byte* from, size_t count, double* to);
 // Float to F64, F32, F16 or BF16 only; anything else is std::invalid_argument.

@@ -2,7 +2,8 @@
 //
 //   std::invalid_argument   2  the caller's fault: an option, a path, a model this tool does not support
 //   std::runtime_error      3  the world's fault: a corrupt file, a full disk, a failed system call
-//   oscar::Wanting          1  the input was read and checked, and found wanting: too few tokens, files differ
+//   oscar::Wanting          1  the input was read and checked, and found wanting: too few tokens, files
+//   differ
 //
 // A message names the place (file, tensor, offset, option), what was expected, what was found and what to do.
 #pragma once

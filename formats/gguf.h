@@ -1,5 +1,5 @@
-// GGUF v2 and v3, read: every metadata type, and the position and type of every tensor. Bytes only; dequantisation is
-// libdump's.
+// GGUF v2 and v3, read: every metadata type, and the position and type of every tensor. Bytes only;
+// dequantisation is libdump's.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -35,9 +35,9 @@ struct GgufValue {
 
 struct GgufTensor {
   std::string name;
-  const GgmlType* type;               // never null: unknown ids are refused when the file is opened, by tensor
-  Shape shape;                        // row-major: the reverse of the file's ne[], so a weight is [out, in]
-  std::span<const std::byte> bytes;   // inside the map, exact size
+  const GgmlType* type;              // never null: unknown ids are refused when the file is opened, by tensor
+  Shape shape;                       // row-major: the reverse of the file's ne[], so a weight is [out, in]
+  std::span<const std::byte> bytes;  // inside the map, exact size
 };
 
 class GgufFile {

@@ -11,13 +11,15 @@
 
 namespace oscar {
 
-// Writes into an AtomicFile's path or any new path. Times are not tracked and creation order is the caller's, so the
-// same calls give the same bytes. Datasets of 4 KiB and more are chunked with the fletcher32 checksum; none is compressed.
+// Writes into an AtomicFile's path or any new path. Times are not tracked and creation order is the caller's,
+// so the same calls give the same bytes. Datasets of 4 KiB and more are chunked with the fletcher32 checksum;
+// none is compressed.
 class Hdf5Writer {
  public:
   explicit Hdf5Writer(const std::filesystem::path& path);  // truncates
   ~Hdf5Writer();
-  // BF16 is stored as a 16-bit float of 8 exponent bits (h5py reads it as float32). Groups on the way are made.
+  // BF16 is stored as a 16-bit float of 8 exponent bits (h5py reads it as float32). Groups on the way are
+  // made.
   void dataset(const std::string& path, const Tensor& tensor);
   void attribute(const std::string& object, const std::string& name, const std::string& text);
   void attribute(const std::string& object, const std::string& name, int64_t value);
@@ -31,7 +33,8 @@ class Hdf5Writer {
 
 class Hdf5Reader {
  public:
-  // Missing: std::invalid_argument. Not HDF5, truncated, or locked by another process: std::runtime_error that says so.
+  // Missing: std::invalid_argument. Not HDF5, truncated, or locked by another process: std::runtime_error
+  // that says so.
   explicit Hdf5Reader(const std::filesystem::path& path);
   ~Hdf5Reader();
   bool exists(const std::string& path) const;

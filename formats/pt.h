@@ -1,5 +1,6 @@
-// The subset of torch.save that data needs: a zip of one pickle and raw storages. Nothing is ever executed: the reader
-// knows dict, OrderedDict, list, tuple, str, int, float, bool, None and tensors, and refuses every other global by name.
+// The subset of torch.save that data needs: a zip of one pickle and raw storages. Nothing is ever executed:
+// the reader knows dict, OrderedDict, list, tuple, str, int, float, bool, None and tensors, and refuses every
+// other global by name.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -13,8 +14,12 @@ namespace oscar {
 
 struct PtValue;
 struct PtNone {};
-struct PtList { std::vector<PtValue> items; };
-struct PtTuple { std::vector<PtValue> items; };
+struct PtList {
+  std::vector<PtValue> items;
+};
+struct PtTuple {
+  std::vector<PtValue> items;
+};
 struct PtDict {  // in file order; keys may be of any hashable kind
   std::vector<std::pair<PtValue, PtValue>> items;
   const PtValue* find(std::string_view key) const;
@@ -34,12 +39,13 @@ struct PtValue {
   std::string_view kind() const;  // "dict", "tensor", …
 };
 
-// Zip members stored or deflated, pickle protocols 2 to 5, tensors of any stride over shared storages (made contiguous
-// here). Big-endian files and the pre-zip format are refused by name.
+// Zip members stored or deflated, pickle protocols 2 to 5, tensors of any stride over shared storages (made
+// contiguous here). Big-endian files and the pre-zip format are refused by name.
 PtValue read_pt(const std::filesystem::path& path);
 
-// What torch.load(weights_only=True) takes: protocol 2, members stored and aligned to 64 bytes, no timestamps. The same
-// value gives the same bytes, whatever the file is called: the top folder is `archive_name`. Atomic.
+// What torch.load(weights_only=True) takes: protocol 2, members stored and aligned to 64 bytes, no
+// timestamps. The same value gives the same bytes, whatever the file is called: the top folder is
+// `archive_name`. Atomic.
 void write_pt(const std::filesystem::path& path, const PtValue& value, const std::string& archive_name);
 
 }  // namespace oscar

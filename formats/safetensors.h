@@ -1,5 +1,5 @@
-// safetensors: an 8-byte header length, a JSON header, the data. Strict: overlaps, gaps, trailing bytes and duplicate
-// keys are errors.
+// safetensors: an 8-byte header length, a JSON header, the data. Strict: overlaps, gaps, trailing bytes and
+// duplicate keys are errors.
 #pragma once
 #include <filesystem>
 #include <map>
