@@ -9,7 +9,9 @@ namespace oscar {
 
 struct CompositionInfo {
   std::string_view name, product;
+  bool needs_h;  // and therefore a head dim that hadamard() has
   Matrix (*compose)(const Matrix& u, const Matrix& h, const Matrix& p);
+  Matrix (*recover)(const Matrix& r, const Matrix& h, const Matrix& p);  // U; empty where the product does not hold it
 };
 std::span<const CompositionInfo> composition_table();
 const CompositionInfo& find_composition(std::string_view name);  // std::invalid_argument "unknown composition 'x'; known: …"

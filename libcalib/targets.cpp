@@ -1,0 +1,79 @@
+#include "libcalib/targets.h"
+
+#include "formats/error.h"
+#include "libcalib/names.h"
+
+namespace oscar {
+namespace {
+
+// A sum over rows divided by what it was weighted with; zero for rows that are all zero.
+Matrix normalised(ConstMatrixMap sum, double weight) {
+  if (weight > 0) return sum / weight;
+  return Matrix::Zero(sum.rows(), sum.cols());
+}
+double query_rows(const LayerSums& s) {
+  return static_cast<double>(s.tokens) * s.shape().group();
+}
+
+Matrix qqt(const LayerSums& s, int head) {
+  return normalised(s.matrix(Sum::qq, head), query_rows(s));
+}
+Matrix ktk(const LayerSums& s, int head) {
+  return normalised(s.matrix(Sum::kk, head), static_cast<double>(s.tokens));
+}
+Matrix vtv(const LayerSums& s, int head) {
+  return normalised(s.matrix(Sum::vv, head), static_cast<double>(s.tokens));
+}
+
+Matrix qqt_mass(const LayerSums& s, int head) {
+  if (s.scalar(Sum::mass, head) > 0)
+    return normalised(s.matrix(Sum::qq_mass, head), s.scalar(Sum::mass, head));
+  if (s.score_queries == 0) {
+    throw invalid(
+        "layer {}: target qqt-mass needs the score statistics of oscar-dump, which this input does not have; "
+        "use qqt",
+        s.shape().layer);
+  }
+  throw invalid(
+      "layer {}, head {}: target qqt-mass: no query has history mass; the calibration sequences are not "
+      "longer "
+      "than the windows: use longer ones, or qqt",
+      s.shape().layer, head);
+}
+
+Matrix sst(const LayerSums& s, int head) {
+  if (s.matrix(Sum::oo, head).trace() == 0 && s.matrix(Sum::vv, head).trace() > 0) {
+    throw invalid(
+        "layer {}: target sst needs the attention outputs that oscar-dump keeps; a raw dump has only q, k "
+        "and v: "
+        "use sst-proxy",
+        s.shape().layer);
+  }
+  return normalised(s.matrix(Sum::oo, head), query_rows(s));
+}
+
+Matrix sst_proxy(const LayerSums& s, int head) {
+  const double weight = s.scalar(Sum::proxy_weight, head);
+  if (weight == 0 && s.matrix(Sum::qq, head).trace() > 0 && s.matrix(Sum::kk, head).trace() > 0) {
+    throw invalid("layer {}: target sst-proxy: the second pass over k and v was not made; use sst",
+                  s.shape().layer);
+  }
+  return normalised(s.matrix(Sum::vv_proxy, head), weight);
+}
+
+constexpr TargetInfo kTargets[] = {
+#define OSCAR_TARGET(name, side, function, meaning) {name, Side::side, meaning, function},
+#include "libcalib/targets.def"
+#undef OSCAR_TARGET
+};
+
+}  // namespace
+
+std::span<const TargetInfo> target_table() {
+  return kTargets;
+}
+const TargetInfo& find_target(std::string_view name) {
+  return find_by_name(target_table(), name, "target");
+}
+
+}  // namespace oscar
