@@ -1,0 +1,46 @@
+// Rules about files: their length, and golden files that somebody reads.
+#include <gtest/gtest.h>
+
+#include "tests/project/sources.h"
+#include "tests/support/support.h"
+
+namespace oscar::test {
+namespace {
+
+const std::vector<std::string> everywhere{"apps", "cmake", "examples", "formats", "kernels", "libcalib", "libdump", "tests"};
+
+TEST(Files, NoneIsLongerThan500Lines) {  // a *.def is a table and may be
+  const auto files = sources(everywhere, {".h", ".cpp", ".cu", ".cuh", ".sh", ".py", ".cmake"});
+  EXPECT_GT(files.size(), 50u);
+  for (const auto& file : files) EXPECT_LE(lines(file).size(), 500u) << file << ": look for the second idea in it";
+}
+
+TEST(Files, EveryGoldenFileIsReadByATestAndExplained) {
+  std::string tests;
+  for (const auto& file : sources({"tests"}, {".cpp", ".h"})) {
+    if (file != "tests/project/files_test.cpp") tests += read(source_root() / file);
+  }
+  const auto readme = read(source_root() / "tests/golden/README.md");
+  for (const auto& entry : fs::recursive_directory_iterator(source_root() / "tests/golden")) {
+    if (!entry.is_regular_file()) continue;
+    const auto name = entry.path().lexically_relative(source_root() / "tests/golden").string();
+    if (name == "README.md") continue;
+    EXPECT_NE(readme.find(name), std::string::npos) << "tests/golden/README.md does not say how " << name << " is made";
+    if (name.starts_with("make_")) continue;
+    EXPECT_NE(tests.find(name), std::string::npos) << "no test names tests/golden/" << name;
+  }
+}
+
+// What the compiler sees of a test directory is every *.cpp in it, so a test whose name is misspelt would still be built;
+// one in a directory that tests/CMakeLists.txt does not name would not.
+TEST(Files, EveryTestDirectoryIsBuilt) {
+  const auto cmake = read(source_root() / "tests/CMakeLists.txt");
+  for (const auto& file : sources({"tests"}, {".cpp"})) {
+    const auto directory = fs::path(file).parent_path().filename().string();
+    if (directory == "support") continue;
+    EXPECT_NE(cmake.find("oscar_tests(" + directory + " "), std::string::npos) << file;
+  }
+}
+
+}  // namespace
+}  // namespace oscar::test
