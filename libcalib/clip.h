@@ -32,9 +32,9 @@ struct ClipReport {
   std::string codec;
   int groups = 1, group_size_k = 0, group_size_v = 0;  // sizes of the first layer
   ClipOptions options;                   // as really used: probes, ratios and first_query filled in
-  std::vector<std::string> notes;
-  std::map<int, ClipCurve> k, v;         // by global layer id
-  ClipCurve model_k, model_v;            // one ratio for the whole model: mean loss over layers
+  std::vector<std::string> notes{};
+  std::map<int, ClipCurve> k{}, v{};         // by global layer id
+  ClipCurve model_k{}, model_v{};            // one ratio for the whole model: mean loss over layers
 };
 
 // std::invalid_argument for a probe, ratio or window that the statistics or the codec do not support.

@@ -1,5 +1,6 @@
 // Reports as text and JSON. Schemas are documented in docs/file-formats.md.
 #pragma once
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 
 #include "libcalib/clip.h"
@@ -10,12 +11,20 @@ namespace oscar {
 nlohmann::ordered_json to_json(const Provenance& provenance);
 nlohmann::ordered_json to_json(const VerifyReport& report);   // "oscar-verify/1"
 nlohmann::ordered_json to_json(const ClipReport& report);     // "oscar-clip/1"
-// Only what verify needs of it: ratios by layer for K and V.
+// Only what verify needs of it: ratios by layer for K and V, and what they were found for.
 struct ClipChoice {
   std::map<int, double> k, v;
   double model_k = 0, model_v = 0;
+  std::string objective_k, objective_v;
+  std::vector<int> probes;
+  std::string model_digest;
 };
+// std::invalid_argument when there is no such file, std::runtime_error when it is not a clip report.
 ClipChoice read_clip(const std::filesystem::path& path);
+
+// What a server of the codec's engine is started with: variables and arguments, without the paths of the rotations.
+std::vector<std::pair<std::string, std::string>> serving_environment(const ClipReport& report);
+std::vector<std::string> serving_flags(const ClipReport& report);
 
 std::string to_text(const VerifyReport& report, bool per_layer);  // a table for a terminal, sorted by attention KL
 std::string to_text(const ClipReport& report);                    // the curve of the model, the choice, serving flags

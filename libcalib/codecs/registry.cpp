@@ -1,7 +1,7 @@
 #include <array>
 
-#include "formats/error.h"
 #include "libcalib/codecs/codec.h"
+#include "libcalib/names.h"
 
 namespace oscar {
 
@@ -22,13 +22,6 @@ static constexpr std::array kCodecs = {
 
 std::span<const CodecInfo> codec_table() { return kCodecs; }
 
-const CodecInfo& find_codec(std::string_view name) {
-  std::string known;
-  for (const auto& codec : kCodecs) {
-    if (codec.name == name) return codec;
-    known += (known.empty() ? "" : ", ") + std::string(codec.name);
-  }
-  throw invalid("unknown codec '{}'; known: {}", name, known);
-}
+const CodecInfo& find_codec(std::string_view name) { return find_by_name(codec_table(), name, "codec"); }
 
 }  // namespace oscar

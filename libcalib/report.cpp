@@ -1,0 +1,152 @@
+// Reports as JSON: ordered keys, shortest numbers that read back to the same double, no times, so the same inputs give the
+// same bytes.
+#include "libcalib/report.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "formats/atomic_write.h"
+#include "formats/error.h"
+#include "libcalib/artifacts/provenance_fields.h"
+
+namespace oscar {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const Provenance& provenance) {
+  Json json;
+  for (const auto& text : kProvenanceTexts) json[text.name] = provenance.*text.value;
+  json["layers_total"] = provenance.layers_total;
+  json["tokens"] = provenance.tokens;
+  json["sequence_lengths"] = provenance.sequence_lengths;
+  return json;
+}
+
+static Json to_json(const Windows& windows) { return {{"sink", windows.sink}, {"recent", windows.recent}}; }
+
+// JSON has no infinity: the SNR of exact codes is null.
+static Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+static void add_diagnostics(Json& json, const LayerDiagnostics& diagnostics) {
+  for (const auto& info : diagnostic_table()) json[std::string(info.name)] = number(diagnostics.*info.field);
+}
+
+Json to_json(const VerifyReport& report) {
+  Json json;
+  json["schema"] = "oscar-verify/1";
+  json["tool_version"] = OSCAR_VERSION;
+  json["path"] = report.path;
+  json["windows"] = to_json(report.windows);
+  json["first_query"] = report.first_query;
+  json["probes"] = report.probes;
+  json["probe_tokens"] = report.probe_tokens;
+  json["provenance"] = to_json(report.provenance);
+  json["rows"] = Json::array();
+  for (const auto& row : report.rows) {
+    Json entry;
+    entry["name"] = row.name;
+    entry["codec_k"] = row.codec_k;
+    entry["codec_v"] = row.codec_v;
+    entry["objective_k"] = row.objective_k;
+    entry["objective_v"] = row.objective_v;
+    entry["groups_k"] = row.groups_k;
+    entry["groups_v"] = row.groups_v;
+    entry["clip_k"] = row.clip_k;
+    entry["clip_v"] = row.clip_v;
+    entry["bits_k"] = row.bits_k;
+    entry["bits_v"] = row.bits_v;
+    entry["mean"] = Json::object();
+    add_diagnostics(entry["mean"], row.mean);
+    entry["layers"] = Json::array();
+    for (const auto& layer : row.layers) {
+      Json body;
+      body["layer"] = layer.layer;
+      add_diagnostics(body, layer);
+      body["head_kl"] = layer.head_kl;
+      body["head_output_error"] = layer.head_output_error;
+      entry["layers"].push_back(std::move(body));
+    }
+    json["rows"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+static void add_curve(Json& json, const ClipCurve& curve) {
+  json["ratio"] = curve.best_ratio;
+  json["loss"] = curve.best_loss;
+  json["hand_ratio"] = curve.hand_ratio;
+  json["hand_loss"] = curve.hand_loss;
+  json["curve"] = Json{{"ratio", curve.ratio}, {"loss", curve.loss}};
+}
+
+static Json side_json(const std::string& objective, const char* loss, const ClipCurve& model,
+                      const std::map<int, ClipCurve>& layers) {
+  Json json;
+  json["objective"] = objective;
+  json["loss_is"] = loss;
+  add_curve(json, model);
+  json["layers"] = Json::array();
+  for (const auto& [layer, curve] : layers) {
+    Json body;
+    body["layer"] = layer;
+    add_curve(body, curve);
+    json["layers"].push_back(std::move(body));
+  }
+  return json;
+}
+
+Json to_json(const ClipReport& report) {
+  Json json;
+  json["schema"] = "oscar-clip/1";
+  json["tool_version"] = OSCAR_VERSION;
+  json["codec"] = report.codec;
+  json["groups"] = report.groups;
+  json["windows"] = to_json(report.options.windows);
+  json["first_query"] = report.options.first_query;
+  json["queries"] = report.options.queries;
+  json["seed"] = report.options.seed;
+  json["probes"] = report.options.probes;
+  json["provenance"] = to_json(report.provenance);
+  Json environment = Json::object(), flags = Json::array();
+  for (const auto& [name, value] : serving_environment(report)) environment[name] = value;
+  for (const auto& flag : serving_flags(report)) flags.push_back(flag);
+  json["serving"] = Json{{"environment", environment}, {"flags", flags}};
+  json["notes"] = report.notes;
+  json["k"] = side_json(report.objective_k, "mean KL(p || p^) in nats, exact values", report.model_k, report.k);
+  json["v"] = side_json(report.objective_v, "||S(V - V^)||^2 / ||SV||^2, exact keys", report.model_v, report.v);
+  return json;
+}
+
+ClipChoice read_clip(const std::filesystem::path& path) {
+  const auto json = Json::parse(read_text(path), nullptr, false);
+  if (json.is_discarded()) throw failure("{}: not JSON; expected the clip.json that oscar-clip writes", path.string());
+  const auto schema = json.is_object() ? json.value("schema", std::string("none")) : std::string("none");
+  if (schema != "oscar-clip/1") {
+    throw failure("{}: expected schema oscar-clip/1, found {}", path.string(), schema);
+  }
+  const auto side = [&](const char* name, std::string& objective, double& model, std::map<int, double>& layers) {
+    const auto& body = json.at(name);
+    objective = body.at("objective").get<std::string>();
+    model = body.at("ratio").get<double>();
+    for (const auto& layer : body.at("layers")) layers[layer.at("layer").get<int>()] = layer.at("ratio").get<double>();
+  };
+  ClipChoice choice;
+  try {
+    side("k", choice.objective_k, choice.model_k, choice.k);
+    side("v", choice.objective_v, choice.model_v, choice.v);
+    choice.probes = json.at("probes").get<std::vector<int>>();
+    choice.model_digest = json.at("provenance").at("model_digest").get<std::string>();
+  } catch (const nlohmann::json::exception& error) {
+    throw failure("{}: damaged clip report: {}", path.string(), error.what());
+  }
+  std::vector<double> ratios = {choice.model_k, choice.model_v};
+  for (const auto* layers : {&choice.k, &choice.v}) {
+    for (const auto& [layer, ratio] : *layers) ratios.push_back(ratio);
+  }
+  for (const double ratio : ratios) {
+    if (!(ratio >= 0 && ratio <= 1)) throw failure("{}: clip ratio {}: expected 0 to 1", path.string(), ratio);
+  }
+  return choice;
+}
+
+}  // namespace oscar

@@ -1,0 +1,151 @@
+// Reports as tables for a terminal.
+#include <algorithm>
+#include <cmath>
+
+#include "formats/error.h"
+#include "libcalib/report.h"
+
+namespace oscar {
+namespace {
+
+// First column to the left, numbers to the right, two spaces between.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> head) { row(std::move(head)); }
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const {
+    std::vector<size_t> width(rows_.front().size());
+    for (const auto& row : rows_) {
+      for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+    }
+    std::string text;
+    for (const auto& row : rows_) {
+      std::string line = fmt::format("{:<{}}", row[0], width[0]);
+      for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], width[i]);
+      text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string loss(double value) {
+  return value != 0 && std::abs(value) < 1e-3 ? fmt::format("{:.2e}", value) : fmt::format("{:.4f}", value);
+}
+std::string decibel(double value) { return fmt::format("{:.1f}", value); }
+std::string ratio(double value) { return value <= 0 ? "off" : fmt::format("{}", value); }
+
+template <typename T>
+std::string list(const std::vector<T>& values) {
+  return fmt::format("{}", fmt::join(values, ", "));
+}
+
+std::string setup_line(const RowReport& row) {
+  return fmt::format("{} / {}, clip {} / {}", row.objective_k, row.objective_v, ratio(row.clip_k), ratio(row.clip_v));
+}
+
+std::vector<const RowReport*> by_kl(const VerifyReport& report) {
+  std::vector<const RowReport*> rows;
+  for (const auto& row : report.rows) rows.push_back(&row);
+  std::ranges::stable_sort(rows, {}, [](const RowReport* row) { return row->mean.attention_kl; });
+  return rows;
+}
+
+}  // namespace
+
+std::string to_text(const VerifyReport& report, bool per_layer) {
+  std::string text = fmt::format(
+      "{}: attention over a cache of {}\nwindows: first {} and last {} tokens exact; positions {}: of probes {} ({} tokens); "
+      "means over heads, positions, probes and layers\n\n",
+      report.provenance.model_name, report.path, report.windows.sink, report.windows.recent, report.first_query,
+      list(report.probes), list(report.probe_tokens));
+  Table table({"row", "bits K", "bits V", "attn KL", "out err", "logit err", "top-1", "K only", "V only", "SNR K", "SNR V",
+               "set-up K / V"});
+  for (const auto* row : by_kl(report)) {
+    const auto& m = row->mean;
+    table.row({row->name, fmt::format("{:.2f}", row->bits_k), fmt::format("{:.2f}", row->bits_v), loss(m.attention_kl),
+               loss(m.output_error), loss(m.logit_error), fmt::format("{:.3f}", m.top1), loss(m.output_error_k),
+               loss(m.output_error_v), decibel(m.snr_k), decibel(m.snr_v), setup_line(*row)});
+  }
+  text += table.text();
+  if (!per_layer) return text;
+  for (const auto* row : by_kl(report)) {
+    text += fmt::format("\n{}: {}\n", row->name, setup_line(*row));
+    Table layers({"layer", "attn KL", "out err", "logit err", "top-1", "K only", "V only", "SNR K", "SNR V", "flat K", "flat V",
+                  "range K", "range V", "align", "worst head KL"});
+    for (const auto& d : row->layers) {
+      const auto worst = std::max_element(d.head_kl.begin(), d.head_kl.end());
+      layers.row({fmt::format("{}", d.layer), loss(d.attention_kl), loss(d.output_error), loss(d.logit_error),
+                  fmt::format("{:.3f}", d.top1), loss(d.output_error_k), loss(d.output_error_v), decibel(d.snr_k),
+                  decibel(d.snr_v), fmt::format("{:.2f}", d.flatness_k), fmt::format("{:.2f}", d.flatness_v),
+                  fmt::format("{:.3g}", d.range_k), fmt::format("{:.3g}", d.range_v), fmt::format("{:.2f}", d.alignment),
+                  fmt::format("{} (head {})", loss(*worst), worst - d.head_kl.begin())});
+    }
+    text += layers.text();
+  }
+  return text;
+}
+
+std::vector<std::pair<std::string, std::string>> serving_environment(const ClipReport& report) {
+  const auto clip = [](double value) { return fmt::format("{}", value); };
+  return {{"SGLANG_ENABLE_MIXED_KV_WINDOWS", "1"},
+          {"SGLANG_MIXED_KV_PREFIX_TOKENS", fmt::format("{}", report.options.windows.sink)},
+          {"SGLANG_MIXED_KV_RECENT_TOKENS", fmt::format("{}", report.options.windows.recent)},
+          {"SGLANG_MIXED_KV_SCALE_DTYPE", "float32"},
+          {"SGLANG_OSCAR_K_CLIP_RATIO", clip(report.model_k.best_ratio)},
+          {"SGLANG_OSCAR_V_CLIP_RATIO", clip(report.model_v.best_ratio)}};
+}
+
+std::vector<std::string> serving_flags(const ClipReport& report) {
+  return {"--kv-cache-dtype", "int2", "--kv-cache-quant-group-size", fmt::format("{}", report.group_size_k)};
+}
+
+static std::string choice_line(const char* side, const char* what, const ClipCurve& model,
+                               const std::map<int, ClipCurve>& layers) {
+  double low = 1, high = 0, own = 0;
+  for (const auto& [layer, curve] : layers) {
+    const double effective = curve.best_ratio <= 0 ? 1 : curve.best_ratio;  // off is the weakest clip
+    low = std::min(low, effective);
+    high = std::max(high, effective);
+    own += curve.best_loss / static_cast<double>(layers.size());
+  }
+  const double more = model.best_loss > 0 ? 100 * (model.hand_loss / model.best_loss - 1) : 0;
+  return fmt::format(
+      "{}: {} ({} {}); {} would lose {} (+{:.1f} %); each layer's own, {} to {}, {}\n", side, ratio(model.best_ratio),
+      what, loss(model.best_loss), ratio(model.hand_ratio), loss(model.hand_loss), more, ratio(low), ratio(high), loss(own));
+}
+
+std::string to_text(const ClipReport& report) {
+  std::string text = fmt::format(
+      "{}: clip ratios for {} / {}, codec {}, {} group(s)\nwindows: first {} and last {} tokens exact; {} positions from {} "
+      "of probes {}, seed {}; means over {} layers\n\n",
+      report.provenance.model_name, report.objective_k, report.objective_v, report.codec, report.groups,
+      report.options.windows.sink, report.options.windows.recent, report.options.queries, report.options.first_query,
+      list(report.options.probes), report.options.seed, report.k.size());
+  std::vector<double> ratios = report.model_k.ratio;
+  ratios.insert(ratios.end(), report.model_v.ratio.begin(), report.model_v.ratio.end());
+  std::sort(ratios.begin(), ratios.end());
+  ratios.erase(std::unique(ratios.begin(), ratios.end()), ratios.end());
+  Table table({"ratio", "K: attn KL", "", "V: out err", ""});
+  const auto cell = [](const ClipCurve& curve, double at) {
+    const auto found = std::ranges::find(curve.ratio, at);
+    return found == curve.ratio.end() ? std::string("-")
+                                      : loss(curve.loss[static_cast<size_t>(found - curve.ratio.begin())]);
+  };
+  for (const double at : ratios) {
+    table.row({ratio(at), cell(report.model_k, at), at == report.model_k.best_ratio ? "best" : "",
+               cell(report.model_v, at), at == report.model_v.best_ratio ? "best" : ""});
+  }
+  text += table.text() + '\n';
+  text += choice_line("K", "attn KL", report.model_k, report.k);
+  text += choice_line("V", "out err", report.model_v, report.v);
+  for (const auto& note : report.notes) text += "note: " + note + '\n';
+  text += "\nServe with:\n";
+  for (const auto& [name, value] : serving_environment(report)) text += fmt::format("  {}={} \\\n", name, value);
+  text += fmt::format("  … {}\n", fmt::join(serving_flags(report), " "));
+  return text;
+}
+
+}  // namespace oscar
