@@ -1,0 +1,205 @@
+#include "libdump/dump.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+
+#include "formats/atomic_write.h"
+#include "formats/error.h"
+#include "libcalib/artifacts/raw_dump.h"
+#include "libdump/partial.h"
+#include "libdump/sinks/layer_sink.h"
+
+namespace oscar {
+
+namespace {
+
+std::vector<int64_t> lengths(const std::vector<std::vector<int32_t>>& sequences) {
+  std::vector<int64_t> out;
+  for (const auto& ids : sequences) out.push_back(static_cast<int64_t>(ids.size()));
+  return out;
+}
+int64_t sum(const std::vector<int64_t>& values) {
+  int64_t total = 0;
+  for (const int64_t value : values) total += value;
+  return total;
+}
+
+std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOptions& o, const std::vector<std::vector<int32_t>>& probes) {
+  return {{"schema", "oscar-stats/1"}, {"tool_version", p.tool_version}, {"model_digest", p.model_digest},
+          {"tokenizer_digest", p.tokenizer_digest}, {"text_digest", p.text_digest}, {"probe_digest", digest(probes)},
+          {"dtype", name(o.precision)}, {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
+          {"scores", o.scores ? "true" : "false"}, {"score_queries", fmt::format("{}", o.score_queries)},
+          {"seed", fmt::format("{}", o.seed)}, {"rows", fmt::format("{}", o.rows)}, {"save_qkv", o.save_qkv.string()},
+          {"deterministic", o.deterministic ? "true" : "false"},
+          {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)}};
+}
+
+const LayerShape* shape_of(const ModelConfig& config, int layer) {
+  for (const LayerShape& shape : config.attention) {
+    if (shape.layer == layer) return &shape;
+  }
+  return nullptr;
+}
+
+// Mean over positions of -log p(next token), exponentiated.
+double perplexity(const Model& model, const std::vector<at::Tensor>& hidden, const std::vector<std::vector<int32_t>>& sequences, size_t first) {
+  const c10::InferenceMode guard;
+  double nats = 0;
+  int64_t count = 0;
+  for (size_t s = first; s < sequences.size(); ++s) {
+    const auto targets = static_cast<int64_t>(sequences[s].size()) - 1;
+    for (int64_t t = 0; t < targets; t += 512) {
+      const int64_t n = std::min<int64_t>(512, targets - t);
+      const at::Tensor scores = at::log_softmax(model.logits(hidden[s].narrow(0, t, n)), 1);
+      for (int64_t i = 0; i < n; ++i) nats -= scores.const_data_ptr<float>()[i * scores.size(1) + sequences[s][static_cast<size_t>(t + i + 1)]];
+      count += n;
+    }
+  }
+  return std::exp(nats / static_cast<double>(std::max<int64_t>(count, 1)));
+}
+
+}  // namespace
+
+Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy, const SequenceSet& sequences,
+                    const DumpOptions& options) {
+  const ModelConfig& config = model.config();
+  Provenance p;
+  p.tool_version = OSCAR_VERSION;
+  p.model_name = config.name;
+  p.model_path = std::filesystem::path(config.path).filename().string();
+  p.architecture = config.architecture;
+  p.model_digest = model.weights().digest();
+  p.tokenizer_digest = tokenizer ? tokenizer->digest() : "";
+  p.text_digest = digest(sequences.calibration);
+  p.bos_policy = bos_policy;
+  p.rope = config.rope.describe();
+  p.dtype = name(options.precision);
+  p.device = "cpu";
+  p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}", options.windows.sink, options.windows.recent,
+                          options.scores, options.score_queries, options.rows, options.seed);
+  p.layers_total = config.layers;
+  p.tokens = sequences.tokens();
+  p.sequence_lengths = lengths(sequences.calibration);
+  return p;
+}
+
+DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOptions& options) {
+  const ModelConfig& config = model.config();
+  DumpPlan p;
+  p.calibration_tokens = sequences.tokens();
+  p.probe_tokens = sum(lengths(sequences.probes));
+  p.sequences = static_cast<int64_t>(sequences.calibration.size() + sequences.probes.size());
+  p.layers = static_cast<int64_t>(config.attention.size());
+  const int64_t element = options.precision == Precision::Float32 ? 4 : 2;
+  int64_t widest = 0;
+  for (const LayerShape& shape : config.attention) {
+    const int64_t kv = int64_t{shape.kv_heads} * (shape.dim_k + shape.dim_v), all = kv + int64_t{shape.q_heads} * shape.dim_k;
+    const LayerSums sums(shape);
+    for (const SumInfo& info : sum_table()) p.sums += static_cast<int64_t>(sums.values(info.sum).size_bytes());
+    p.sums += int64_t{shape.kv_heads} * shape.dim_v * shape.dim_v * 8;
+    p.rows += std::min(options.rows, p.calibration_tokens) * (kv * element + (options.scores ? 8 * shape.kv_heads : 0) + 16);
+    p.probes += p.probe_tokens * all * element;
+    p.raw += p.calibration_tokens * all * element;
+    widest = std::max(widest, kv);
+  }
+  p.memory = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4 + p.calibration_tokens * (widest + 64) * 4 +
+             2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * config.hidden * 4);
+  return p;
+}
+
+DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenance, const DumpOptions& options,
+                const std::filesystem::path& output, const std::function<void(const DumpProgress&)>& progress) {
+  using Clock = std::chrono::steady_clock;
+  const ModelConfig& config = model.config();
+  const DType rows_dtype = options.precision == Precision::Float32 ? DType::F32 : DType::BF16;
+  const auto calibration = static_cast<int64_t>(set.calibration.size());
+  const std::filesystem::path raw_folder = options.save_qkv.empty() ? "" : options.save_qkv.string() + ".partial";
+  if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) && !std::filesystem::is_empty(options.save_qkv)) {
+    throw invalid("{}: --save-qkv wants a folder that is new or empty", options.save_qkv.string());
+  }
+
+  DumpResult result;
+  StatisticsHeader& header = result.header;
+  header.provenance = provenance;
+  header.windows = options.windows;
+  header.has_scores = options.scores;
+  header.layers = config.attention;
+  header.probe_lengths = lengths(set.probes);
+
+  PartialRun partial(output, fingerprint(provenance, options, set.probes), options.resume, options.restart);
+  if (options.restart && !raw_folder.empty()) std::filesystem::remove_all(raw_folder);
+  std::vector<std::vector<int32_t>> sequences = set.calibration;
+  sequences.insert(sequences.end(), set.probes.begin(), set.probes.end());
+  const std::vector<int64_t> all_lengths = lengths(sequences);
+  Decoder decoder(model, sequences, {options.threads, options.deterministic});
+  if (const int layer = partial.hidden_layer(); layer > 0) decoder.restore(partial.hidden(layer), layer);
+
+  std::optional<RawDumpWriter> raw;
+  if (!raw_folder.empty()) {
+    raw.emplace(raw_folder, options.precision == Precision::Float32 ? DType::F32 : DType::BF16);
+    for (int64_t i = 0; i < calibration; ++i) raw->lengths(i + 1, {static_cast<int32_t>(all_lengths[static_cast<size_t>(i)])});
+  }
+
+  std::mutex progress_mutex;
+  const int64_t total_tokens = sum(all_lengths);
+  int64_t done = 0;
+  auto saved = Clock::now();
+  double save_cost = 0.1;
+  while (!decoder.done()) {
+    const int layer = decoder.layer();
+    done = int64_t{layer} * total_tokens;
+    const auto step = [&](int64_t index) {
+      const std::lock_guard lock(progress_mutex);
+      done += all_lengths[static_cast<size_t>(index)];
+      if (progress) progress({layer, config.layers, done, total_tokens * config.layers});
+    };
+    const LayerShape* shape = shape_of(config, layer);
+    if (!shape || partial.has_part(layer)) {
+      decoder.run_layer({});
+      continue;
+    }
+    LayerSink sink(*shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()), {options.windows, options.scores, options.score_queries, options.seed, options.rows});
+    std::vector<Matrix> metric = decoder.weights().value_metric();
+    decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
+      sink.take(index, rows);
+      if (raw && index < calibration) raw->chunk(layer, index + 1, *shape, rows.q, rows.k, rows.v, rows.tokens);
+      step(index);
+    });
+    AtomicFile part(partial.part(layer));
+    StatisticsWriter writer(part.path(), rows_dtype);
+    writer.layer(sink.finish(std::move(metric)), sink.probes());
+    StatisticsHeader own = header;
+    own.layers = {*shape};
+    writer.finish(own);
+    part.commit();
+    // Hidden states are written so seldom that they cost at most a twentieth of the run.
+    if (const double since = std::chrono::duration<double>(Clock::now() - saved).count(); !decoder.done() && since > std::max(2.0, 20 * save_cost)) {
+      const auto begin = Clock::now();
+      decoder.save(partial.hidden(decoder.layer()));
+      partial.forget_hidden_but(decoder.layer());
+      saved = Clock::now();
+      save_cost = std::chrono::duration<double>(saved - begin).count();
+    }
+  }
+  if (options.perplexity) result.perplexity = perplexity(model, decoder.hidden(), sequences, set.probes.empty() ? 0 : set.calibration.size());
+
+  std::vector<std::filesystem::path> parts;
+  for (const LayerShape& shape : config.attention) parts.push_back(partial.part(shape.layer));
+  AtomicFile file(output);
+  assemble(parts, header, rows_dtype, file.path());
+  file.commit();
+  if (!raw_folder.empty()) {
+    std::filesystem::remove(options.save_qkv);  // an empty folder may be in the way
+    std::filesystem::rename(raw_folder, options.save_qkv);
+  }
+  partial.remove();
+  return result;
+}
+
+}  // namespace oscar
