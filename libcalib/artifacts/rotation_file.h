@@ -1,4 +1,5 @@
-// Rotation files: .pt v1 (per layer) and v2 (per KV head), and .safetensors with the same content and provenance.
+// Rotation files: .pt v1 (per layer) and v2 (per KV head), and .safetensors with the same content and provenance
+// (docs/file-formats.md). A v2 file of ours also holds `eigenvalues` [H, d], which the published ones leave out.
 #pragma once
 #include <filesystem>
 
@@ -7,8 +8,11 @@
 namespace oscar {
 
 // By extension. Values are float32 in every format. K or V is decided by the objective, then by the file name; when both are
-// silent std::invalid_argument says so. Every layer id may be int or str; storages may be shared.
+// silent std::invalid_argument says so. Every layer id may be int or str; storages may be shared. What is returned has passed
+// check(); a v3 file with a mean or an inverse of its own is std::invalid_argument.
 RotationSet read_rotations(const std::filesystem::path& path);
+// "k_rotation_qqt_r_h_pbr", "v_rotation_hadamard", "k_rotation_perhead": the published file names, without extension.
+std::string rotation_file_stem(const RotationSet& set);
 void write_rotations_pt(const std::filesystem::path& path, const RotationSet& set);
 void write_rotations_safetensors(const std::filesystem::path& path, const RotationSet& set, const Provenance& provenance);
 

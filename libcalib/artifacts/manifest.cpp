@@ -1,0 +1,72 @@
+#include "libcalib/artifacts/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "formats/atomic_write.h"
+#include "formats/error.h"
+#include "libcalib/report.h"
+
+namespace oscar {
+namespace {
+
+constexpr const char* kSchema = "oscar-rotations/1";
+constexpr const char* kName = "manifest.json";
+
+nlohmann::ordered_json check_json(const FitCheck& check) {
+  return {{"layer", check.layer},
+          {"side", side_name(check.side)},
+          {"orthogonality", check.orthogonality},
+          {"residual", check.residual},
+          {"rank", check.rank},
+          {"condition", check.condition},
+          {"lemma1", check.lemma1},
+          {"shared_loss", check.shared_loss}};
+}
+
+}  // namespace
+
+void write_manifest(const std::filesystem::path& directory, const Provenance& provenance,
+                    const FitOptions& options, const FitResult& result,
+                    const std::vector<ManifestFile>& files) {
+  nlohmann::ordered_json json;
+  json["schema"] = kSchema;
+  json["tool_version"] = OSCAR_VERSION;
+  json["fit"] = {
+      {"target_k", options.target_k},
+      {"target_v", options.target_v},
+      {"composition", options.target_k.empty() && options.target_v.empty() ? "" : options.composition},
+      {"granularity", options.per_head ? "head" : "layer"},
+      {"allow_undersampled", options.allow_undersampled}};
+  json["files"] = nlohmann::ordered_json::array();
+  for (const ManifestFile& file : files) {
+    json["files"].push_back({{"name", file.name},
+                             {"side", file.side},
+                             {"format", file.format},
+                             {"objective", file.objective},
+                             {"sha256", file.sha256}});
+  }
+  json["checks"] = nlohmann::ordered_json::array();
+  for (const FitCheck& check : result.checks) json["checks"].push_back(check_json(check));
+  json["warnings"] = result.warnings;
+  json["provenance"] = to_json(provenance);
+  json["provenance"].erase("model_path");
+  write_file(directory / kName, json.dump(2) + "\n");
+}
+
+std::vector<ManifestFile> read_manifest(const std::filesystem::path& directory) {
+  const auto path = directory / kName;
+  if (!std::filesystem::exists(path)) return {};
+  std::vector<ManifestFile> files;
+  try {
+    const auto json = nlohmann::json::parse(read_text(path));
+    for (const auto& file : json.at("files")) {
+      files.push_back(
+          {file.at("name"), file.at("side"), file.at("format"), file.at("objective"), file.at("sha256")});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw failure("{}: expected a manifest of schema {}: {}", path.string(), kSchema, error.what());
+  }
+  return files;
+}
+
+}  // namespace oscar
