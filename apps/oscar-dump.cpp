@@ -4,6 +4,7 @@
 #include "apps/cli.h"
 #include "formats/error.h"
 #include "formats/sha256.h"
+#include "libdump/calibration_text.h"
 #include "libdump/dump.h"
 
 namespace {
@@ -90,12 +91,8 @@ int run(Arguments& a) {
   if (!a.probe.empty() && a.sequences.probes > 0) throw invalid("--probe and --probes: expected one of them, found both");
 
   const auto model = open_model(a.model, a.dump.precision);
-  const auto corpus = read_corpus(a.text, a.corpus);
-  const auto probe_corpus = a.probe.empty() ? std::vector<Document>{} : read_corpus(a.probe, a.corpus);
-  const auto tokenizer = open_tokenizer(a.model, corpus, probe_corpus);
-  a.sequences.vocabulary = model->config().vocabulary;
-  const std::string policy = set_bos(a.sequences, tokenizer.get(), a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)));
-  const SequenceSet sequences = make_sequences(corpus, probe_corpus, [&](const std::string& text) { return tokenizer->encode(text); }, a.sequences);
+  const CalibrationText input = read_calibration_text(*model, a.text, a.probe, a.corpus, a.sequences, a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)));
+  const SequenceSet& sequences = input.sequences;
 
   const DumpPlan plan = oscar::plan(*model, sequences, a.dump);
   cli::note(a.common.quiet && !a.plan_only, fmt::format(
@@ -106,7 +103,7 @@ int run(Arguments& a) {
       a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)), cli::human_bytes(double(plan.memory))));
   if (a.plan_only) return 0;
 
-  const Provenance provenance = describe(*model, tokenizer.get(), policy, sequences, a.dump);
+  const Provenance provenance = describe(*model, input.tokenizer.get(), input.bos_policy, sequences, a.dump);
   const auto begin = std::chrono::steady_clock::now();
   DumpResult result;
   {

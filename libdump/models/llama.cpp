@@ -80,11 +80,12 @@ class LlamaLayer : public DecoderLayer {
 
 class Llama : public Model {
  public:
-  Llama(ModelConfig config, std::unique_ptr<WeightSource> weights, Precision precision)
-      : config_(std::move(config)), weights_(std::move(weights)), precision_(precision) {}
+  Llama(ModelConfig config, std::shared_ptr<const GgufFile> file, Precision precision)
+      : config_(std::move(config)), file_(file), weights_(std::make_unique<GgufWeights>(std::move(file))), precision_(precision) {}
 
   const ModelConfig& config() const override { return config_; }
   const WeightSource& weights() const override { return *weights_; }
+  std::unique_ptr<Tokenizer> tokenizer() const override { return tokenizer_from_gguf(*file_); }
   void reserve_positions(int64_t positions) override {
     if (config_.context > 0 && positions > config_.context) {
       throw invalid("{}: sequences of {} tokens exceed the model's context of {}: lower --seq-len", config_.path, positions, config_.context);
@@ -105,6 +106,7 @@ class Llama : public Model {
 
  private:
   ModelConfig config_;
+  std::shared_ptr<const GgufFile> file_;
   std::unique_ptr<WeightSource> weights_;
   Precision precision_;
   std::shared_ptr<const RopeTable> rope_;
@@ -175,8 +177,7 @@ std::unique_ptr<Model> open_llama_gguf(std::shared_ptr<const GgufFile> file, Pre
     config.attention.push_back(shape);
   }
   check_tensors(*file, config);
-  auto weights = std::make_unique<GgufWeights>(std::move(file));
-  return std::make_unique<Llama>(std::move(config), std::move(weights), precision);
+  return std::make_unique<Llama>(std::move(config), std::move(file), precision);
 }
 
 }  // namespace oscar

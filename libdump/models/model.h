@@ -7,6 +7,7 @@
 #include "formats/gguf.h"
 #include "libdump/model_config.h"
 #include "libdump/precision.h"
+#include "libdump/tokenizer/tokenizer.h"
 #include "libdump/weights/weight_source.h"
 
 namespace oscar {
@@ -36,6 +37,7 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const WeightSource& weights() const = 0;
+  virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;                        // the one that came with the checkpoint
   // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is std::invalid_argument.
   virtual void reserve_positions(int64_t positions) = 0;
   virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;                // (T, hidden) float32
