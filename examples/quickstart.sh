@@ -19,15 +19,15 @@ show() { # title, command…
 }
 
 show "1. Run the model over the text; keep what attention does with Q, K and V as second moments" \
-  $bin/oscar-dump --model "$model" --text examples/text.txt --seq-len 1024 --probes 2 -o "$out/stats.h5"
+  $bin/oscar-dump --model "$model" --text examples/text.txt --seq-len 1024 --probes 3 -o "$out/stats.h5"
 
 show "2. Fit one rotation a layer for keys and for values" \
   $bin/oscar-fit "$out/stats.h5" --method oscar -o "$out/rotations"
 
-show "3. Search the clip ratios on the two held-out sequences" \
+show "3. Search the clip ratios on the last held-out sequence" \
   $bin/oscar-clip "$out/stats.h5" --rotations "$out/rotations" --positions 512: -o "$out/rotations/clip.json"
 
-show "4. Measure what each layer loses on them, from packed 2-bit codes" \
+show "4. Measure what each layer loses on the other two, from packed 2-bit codes" \
   $bin/oscar-verify "$out/stats.h5" --rotations "$out/rotations" --clip "$out/rotations/clip.json" --positions 512: --json "$out/report.json"
 
 cat <<TEXT
