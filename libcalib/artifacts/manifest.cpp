@@ -25,9 +25,8 @@ nlohmann::ordered_json check_json(const FitCheck& check) {
 
 }  // namespace
 
-void write_manifest(const std::filesystem::path& directory, const Provenance& provenance,
-                    const FitOptions& options, const FitResult& result,
-                    const std::vector<ManifestFile>& files) {
+nlohmann::ordered_json manifest_json(const Provenance& provenance, const FitOptions& options,
+                                     const FitResult& result, const std::vector<ManifestFile>& files) {
   nlohmann::ordered_json json;
   json["schema"] = kSchema;
   json["tool_version"] = OSCAR_VERSION;
@@ -50,7 +49,13 @@ void write_manifest(const std::filesystem::path& directory, const Provenance& pr
   json["warnings"] = result.warnings;
   json["provenance"] = to_json(provenance);
   json["provenance"].erase("model_path");
-  write_file(directory / kName, json.dump(2) + "\n");
+  return json;
+}
+
+void write_manifest(const std::filesystem::path& directory, const Provenance& provenance,
+                    const FitOptions& options, const FitResult& result,
+                    const std::vector<ManifestFile>& files) {
+  write_file(directory / kName, manifest_json(provenance, options, result, files).dump(2) + "\n");
 }
 
 std::vector<ManifestFile> read_manifest(const std::filesystem::path& directory) {

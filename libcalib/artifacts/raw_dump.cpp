@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "formats/atomic_write.h"
@@ -201,10 +202,17 @@ LayerStatistics read_raw_layer(const RawDump& dump, int layer) {
   return statistics;
 }
 
-std::map<int, LayerStatistics> read_raw_layers(const RawDump& dump, int threads) {
+std::map<int, LayerStatistics> read_raw_layers(const RawDump& dump, int threads,
+                                               const std::function<void(int64_t, int64_t)>& progress) {
   std::vector<LayerStatistics> layers(dump.layers.size());
-  parallel_for(static_cast<int64_t>(layers.size()), threads, [&](int64_t i) {
+  const auto total = static_cast<int64_t>(layers.size());
+  int64_t done = 0;
+  std::mutex mutex;
+  parallel_for(total, threads, [&](int64_t i) {
     layers[static_cast<size_t>(i)] = read_raw_layer(dump, dump.layers[static_cast<size_t>(i)]);
+    if (!progress) return;
+    const std::lock_guard lock(mutex);
+    progress(++done, total);
   });
   std::map<int, LayerStatistics> by_id;
   for (size_t i = 0; i < layers.size(); ++i) by_id.emplace(dump.layers[i], std::move(layers[i]));

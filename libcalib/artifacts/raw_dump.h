@@ -3,6 +3,7 @@
 // Dumps that number the layers with attention 0, 1, … carry a layer_map.json {"local_to_global": [ids]}, which is followed.
 #pragma once
 #include <filesystem>
+#include <functional>
 
 #include "formats/tensor.h"
 #include "libcalib/statistics.h"
@@ -21,8 +22,10 @@ RawDump open_raw_dump(const std::filesystem::path& directory);
 // Sums that q, k and v alone give (no o, no scores; sst is left to sst-proxy). A dump does not say the scale, which is taken
 // as 1 / sqrt(D), nor a sliding window. Files are mapped: memory is a block of rows, however long the dump.
 LayerStatistics read_raw_layer(const RawDump& dump, int layer);
-// Every layer, `threads` at a time; the result does not depend on it.
-std::map<int, LayerStatistics> read_raw_layers(const RawDump& dump, int threads);
+// Every layer, `threads` at a time; the result does not depend on it. progress(done, total) comes from any thread, one at a
+// time; may be empty.
+std::map<int, LayerStatistics> read_raw_layers(const RawDump& dump, int threads,
+                                               const std::function<void(int64_t, int64_t)>& progress = {});
 
 // Writes one chunk of one layer; values are rounded to `dtype` (BF16, F16 or F32). Files appear whole. Chunk 0 is for a
 // warm-up that readers skip: number calibration chunks from 1.

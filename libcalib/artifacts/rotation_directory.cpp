@@ -1,8 +1,12 @@
+#include "libcalib/artifacts/rotation_directory.h"
+
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "formats/atomic_write.h"
 #include "formats/error.h"
-#include "libcalib/artifacts/manifest.h"
-#include "libcalib/artifacts/rotation_file.h"
+#include "formats/sha256.h"
 
 namespace oscar {
 namespace {
@@ -43,7 +47,72 @@ std::string names(const std::vector<fs::path>& files) {
   return text;
 }
 
+// A directory beside its destination, removed again unless it was published.
+class PendingDirectory {
+ public:
+  explicit PendingDirectory(fs::path destination) : destination_(std::move(destination)) {
+    const fs::path parent = destination_.parent_path().empty() ? fs::path(".") : destination_.parent_path();
+    make_directory(parent);
+    path_ = parent / fmt::format(".{}.{}.tmp", destination_.filename().string(), getpid());
+    make_directory(path_);
+  }
+  ~PendingDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  PendingDirectory(const PendingDirectory&) = delete;
+  PendingDirectory& operator=(const PendingDirectory&) = delete;
+
+  const fs::path& path() const { return path_; }
+  void publish() {
+    std::error_code error;
+    fs::rename(path_, destination_, error);
+    if (error) throw failure("{}: could not be put in place: {}", destination_.string(), error.message());
+    path_.clear();
+  }
+
+ private:
+  fs::path destination_, path_;
+};
+
+std::vector<ManifestFile> write_all(const fs::path& directory, const Provenance& provenance,
+                                    const FitOptions& options, const FitResult& result,
+                                    const std::vector<RotationFormat>& formats) {
+  std::vector<ManifestFile> files;
+  for (const RotationSet* set : {&result.k, &result.v}) {
+    for (const RotationFormat format : formats) {
+      const bool pt = format == RotationFormat::Pt;
+      const std::string name = rotation_file_stem(*set) + (pt ? ".pt" : ".safetensors");
+      if (pt) {
+        write_rotations_pt(directory / name, *set);
+      } else {
+        write_rotations_safetensors(directory / name, *set, provenance);
+      }
+      files.push_back({name, side_name(set->side), pt ? "pt" : "safetensors", set->objective,
+                       sha256_file(directory / name)});
+    }
+  }
+  write_manifest(directory, provenance, options, result, files);
+  return files;
+}
+
 }  // namespace
+
+std::vector<ManifestFile> write_rotation_directory(const fs::path& given, const Provenance& provenance,
+                                                   const FitOptions& options, const FitResult& result,
+                                                   const std::vector<RotationFormat>& formats) {
+  // "rotations/" names the same directory as "rotations".
+  const fs::path directory = given.has_filename() ? given : given.parent_path();
+  if (directory.empty()) throw invalid("the output directory has an empty name");
+  if (fs::exists(directory)) {
+    make_directory(directory);
+    return write_all(directory, provenance, options, result, formats);
+  }
+  PendingDirectory pending(directory);
+  auto files = write_all(pending.path(), provenance, options, result, formats);
+  pending.publish();
+  return files;
+}
 
 RotationPair read_rotation_directory(const fs::path& path) {
   const std::vector<fs::path> files = candidates(path);
