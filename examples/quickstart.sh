@@ -19,12 +19,12 @@ show() { # title, command…
 }
 
 show "1. Run the model over the text; keep what attention does with Q, K and V as second moments" \
-  $bin/oscar-dump --model "$model" --text examples/text.txt --seq-len 1024 --probes 3 -o "$out/stats.h5"
+  $bin/oscar-dump --model "$model" --text examples/text.txt --seq-len 1024 --probes 4 -o "$out/stats.h5"
 
 show "2. Fit one rotation a layer for keys and for values" \
   $bin/oscar-fit "$out/stats.h5" --method oscar -o "$out/rotations"
 
-show "3. Search the clip ratios on the last held-out sequence" \
+show "3. Search the clip ratios on two of the held-out sequences" \
   $bin/oscar-clip "$out/stats.h5" --rotations "$out/rotations" --positions 512: -o "$out/rotations/clip.json"
 
 show "4. Measure what each layer loses on the other two, from packed 2-bit codes" \

@@ -29,7 +29,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> third_partie
     {"Eigen/", {"libcalib/"}},
     {"cuda", {"kernels/cuda/"}},
     {"immintrin.h", {"kernels/"}},
-    {"omp.h", {"kernels/", "apps/"}},  // apps only set the number of threads
+    {"omp.h", {"kernels/", "apps/", "examples/"}},  // mains only set the number of threads
     {"CLI/", {"apps/"}},
     {"pcre2", {"libdump/tokenizer/"}},
     {"utf8proc", {"libdump/tokenizer/"}},
