@@ -9,16 +9,25 @@
 namespace oscar {
 
 // One document: text still to be tokenized, or ids as they are.
-using Document = std::variant<std::string, std::vector<int32_t>>;
+struct Document : std::variant<std::string, std::vector<int32_t>> {
+  using variant::variant;
+  std::string source;  // for messages: "notes.txt", "corpus.jsonl: line 12", "ids.npy: row 3"
+};
 
 struct CorpusOptions {
   // .jsonl: the first of these fields that a line has; `messages` are refused here until chat formats exist for the model.
   std::vector<std::string> fields{"text", "prompt"};
-  std::string paragraph_separator;   // .txt: "" one document a file; otherwise split on it
+  std::string paragraph_separator;  // .txt: "" one document a file; otherwise split on it
 };
 
-// By extension: .txt (or any other text, or "-" for stdin), .jsonl, .npy (1-D one document, 2-D one a row). An empty file, invalid
-// UTF-8 (with offset), a line that is not JSON (with line number), negative ids: std::invalid_argument.
+// By extension: .jsonl, .npy, anything else is text; "-" is text from stdin. In the order given, never empty.
+//
+//   text    a byte order mark is dropped and CRLF becomes LF, as an editor would show it
+//   .jsonl  one JSON object a line, blank lines and empty texts are skipped; strings are taken as they are
+//   .npy    an integer dtype: 1-D one document, 2-D one a row
+//
+// std::invalid_argument: no file, or one without any text or ids; bytes that are not UTF-8 (with offset); a line that is not a JSON
+// object with one of the fields, that field a string (with line number); an id that is negative or above 2^31 (with row and position).
 std::vector<Document> read_corpus(const std::vector<std::filesystem::path>& files, const CorpusOptions& options);
 
 }  // namespace oscar
