@@ -15,7 +15,8 @@ struct SafeTensors {
 };
 
 SafeTensors read_safetensors(const std::filesystem::path& path);
-// Tensors in key order, header padded with spaces to 8 bytes: the same content gives the same bytes. Atomic.
+// The header in key order, padded with spaces to 8 bytes; the data by element size, largest first, then key, so that
+// every tensor is aligned. The same content gives the same bytes. Atomic.
 void write_safetensors(const std::filesystem::path& path, const SafeTensors& content);
 
 }  // namespace oscar
