@@ -14,7 +14,9 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   # A PyPI wheel keeps the CUDA runtime that libtorch_cpu was linked with beside itself.
   file(GLOB cuda_runtime_dirs ${LibTorch_ROOT}/../nvidia/*/lib)
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)
-  target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE ${LibTorch_INCLUDE_DIR} ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
+  # After the system's own directories: the wheel ships headers of another fmt than the one that is linked.
+  target_compile_options(LibTorch::LibTorch INTERFACE "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
+    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
   target_link_libraries(LibTorch::LibTorch INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY})
   foreach(dir ${LibTorch_ROOT}/lib ${cuda_runtime_dirs})
     # DT_RPATH, not RUNPATH: libtorch_cpu's own dependencies are looked for there as well.

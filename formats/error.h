@@ -8,6 +8,7 @@
 // A message names the place (file, tensor, offset, option), what was expected, what was found and what to do.
 #pragma once
 #include <fmt/format.h>
+#include <fmt/ranges.h>  // fmt::join, which moved there in fmt 10
 
 #include <stdexcept>
 #include <string>
