@@ -117,6 +117,25 @@ Json to_json(const ClipReport& report) {
   return json;
 }
 
+Json to_json(const Comparison& comparison, double tolerance) {
+  Json json;
+  json["schema"] = "oscar-compare/1";
+  json["tool_version"] = OSCAR_VERSION;
+  json["equal"] = comparison.equal(tolerance);
+  json["tolerance"] = tolerance;
+  json["remarks"] = comparison.remarks;
+  json["only_a"] = comparison.only_a;
+  json["only_b"] = comparison.only_b;
+  json["layers"] = Json::array();
+  for (const auto& layer : comparison.layers) {
+    json["layers"].push_back({{"layer", layer.layer},
+                              {"covariance", number(layer.covariance)},
+                              {"subspace", layer.subspace},
+                              {"rotation", layer.rotation}});
+  }
+  return json;
+}
+
 ClipChoice read_clip(const std::filesystem::path& path) {
   const auto json = Json::parse(read_text(path), nullptr, false);
   if (json.is_discarded()) throw failure("{}: not JSON; expected the clip.json that oscar-clip writes", path.string());

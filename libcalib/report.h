@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "libcalib/clip.h"
+#include "libcalib/compare.h"
 #include "libcalib/verify.h"
 
 namespace oscar {
@@ -11,6 +12,8 @@ namespace oscar {
 nlohmann::ordered_json to_json(const Provenance& provenance);
 nlohmann::ordered_json to_json(const VerifyReport& report);   // "oscar-verify/1"
 nlohmann::ordered_json to_json(const ClipReport& report);     // "oscar-clip/1"
+nlohmann::ordered_json to_json(const Comparison& comparison, double tolerance);  // "oscar-compare/1"
+
 // Only what verify needs of it: ratios by layer for K and V, and what they were found for.
 struct ClipChoice {
   std::map<int, double> k, v;
@@ -28,5 +31,6 @@ std::vector<std::string> serving_flags(const ClipReport& report);
 
 std::string to_text(const VerifyReport& report, bool per_layer);  // a table for a terminal, sorted by attention KL
 std::string to_text(const ClipReport& report);                    // the curve of the model, the choice, serving flags
+std::string to_text(const Comparison& comparison);                // a line per layer
 
 }  // namespace oscar

@@ -148,4 +148,17 @@ std::string to_text(const ClipReport& report) {
   return text;
 }
 
+std::string to_text(const Comparison& comparison) {
+  std::string text;
+  for (const auto& remark : comparison.remarks) text += remark + '\n';
+  if (!comparison.only_a.empty()) text += fmt::format("layers only in the first: {}\n", list(comparison.only_a));
+  if (!comparison.only_b.empty()) text += fmt::format("layers only in the second: {}\n", list(comparison.only_b));
+  Table table({"layer", "covariance", "subspace", "rotation"});
+  for (const auto& layer : comparison.layers) {
+    table.row({fmt::format("{}", layer.layer), fmt::format("{:.2e}", layer.covariance), fmt::format("{:.2e}", layer.subspace),
+               fmt::format("{:.2e}", layer.rotation)});
+  }
+  return text + table.text();
+}
+
 }  // namespace oscar

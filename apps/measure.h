@@ -1,0 +1,103 @@
+// Options that oscar-clip and oscar-verify share: how positions, probes, windows and rotations are written.
+#pragma once
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "apps/cli.h"
+#include "formats/error.h"
+#include "libcalib/artifacts/rotation_file.h"
+#include "libcalib/artifacts/statistics_file.h"
+#include "libcalib/names.h"
+#include "libcalib/verify.h"
+
+namespace oscar::cli {
+
+struct Measure {
+  std::string statistics, positions, probes, codec = "sglang-prefill";
+  std::optional<int64_t> sink, recent;
+  int groups = 1;
+};
+
+inline void add_measure(CLI::App& app, Measure& options, const std::string& probes_help) {
+  app.add_option("--positions", options.positions, "Count positions from A on, written A: (default: the first with a history)")
+      ->group("What is measured");
+  app.add_option("--sink", options.sink, "First tokens kept exact (default: as in the statistics)")->group("What is measured");
+  app.add_option("--recent", options.recent, "Last tokens kept exact (default: as in the statistics)")
+      ->group("What is measured");
+  app.add_option("--probes", options.probes, probes_help)->group("What is measured");
+  app.add_option("--codec", options.codec, "Codec of the cache: " + known_names(codec_table()))
+      ->capture_default_str()
+      ->group("Cache");
+  app.add_option("--groups", options.groups, "Quantisation groups of a row")->capture_default_str()->group("Cache");
+}
+
+inline int64_t parse_integer(const std::string& option, std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw invalid("{}: expected a number, found '{}'", option, text);
+  }
+  return value;
+}
+
+inline std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+inline std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+inline std::vector<int> parse_list(const std::string& option, const std::string& text) {
+  std::vector<int> values;
+  for (const auto& part : split(text, ',')) values.push_back(static_cast<int>(parse_integer(option, part)));
+  return values;
+}
+
+inline Windows windows(const Measure& options, const StatisticsHeader& header) {
+  return {.sink = options.sink.value_or(header.windows.sink), .recent = options.recent.value_or(header.windows.recent)};
+}
+
+inline int64_t first_position(const Measure& options, const Windows& windows) {
+  if (options.positions.empty()) return windows.sink + windows.recent;
+  if (options.positions.back() != ':') throw invalid("--positions: expected A:, such as 2048:, found '{}'", options.positions);
+  return parse_integer("--positions", options.positions.substr(0, options.positions.size() - 1));
+}
+
+// "3,5" names probes, a trailing comma makes "3," a list too; a plain number is a count.
+inline bool is_list(const std::string& text) { return text.find(',') != std::string::npos; }
+
+struct NamedRotations {
+  std::string name;
+  RotationPair pair;
+};
+// [NAME=]DIR or [NAME=]K.pt,V.pt. Without a name: that of the directory.
+inline NamedRotations read_named_rotations(const std::string& text) {
+  const auto equals = text.find('=');
+  const auto place = equals == std::string::npos ? text : text.substr(equals + 1);
+  auto name = equals == std::string::npos ? "" : text.substr(0, equals);
+  const auto parts = split(place, ',');
+  if (parts.empty() || parts.size() > 2) throw invalid("--rotations {}: expected [NAME=]DIR or [NAME=]K.pt,V.pt", text);
+  const auto directory = parts.size() == 2 ? std::filesystem::absolute(parts[0]).parent_path()
+                                           : std::filesystem::absolute(parts[0]).lexically_normal();
+  if (name.empty()) name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
+  if (parts.size() == 1) return {name, read_rotation_directory(place)};
+  NamedRotations result{name, {read_rotations(parts[0]), read_rotations(parts[1])}};
+  check(result.pair.k, parts[0]);
+  check(result.pair.v, parts[1]);
+  return result;
+}
+
+inline void use_threads(const Common& common) { omp_set_num_threads(threads_or_cores(common.threads)); }
+
+}  // namespace oscar::cli
