@@ -1,27 +1,94 @@
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
 #include "kernels/cpu.h"
 #include "kernels/levels.h"
 
 namespace oscar {
+namespace {
 
-std::string_view cpu_level() { return "generic"; }
-void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& result) {
-  score_stats_reference(problem, result);
+const KernelTable& level() {
+  static const KernelTable& chosen = [&]() -> const KernelTable& {
+    const char* name = std::getenv("OSCAR_CPU");
+    return choose_level(name ? name : "");
+  }();
+  return chosen;
 }
-void diagnose(const DiagnoseProblem& problem, const DiagnoseResult& result) { diagnose_reference(problem, result); }
+
+void check(bool good, const char* function, const char* expected) {
+  if (!good) throw std::invalid_argument(std::string(function) + ": " + expected);
+}
+
+}  // namespace
+
+std::span<const KernelTable* const> kernel_levels() {
+  static const std::vector<const KernelTable*> levels = [] {
+    std::vector<const KernelTable*> compiled;
+    for (const KernelTable* table : {generic_kernels, avx2_kernels, avx512_kernels}) {
+      if (table) compiled.push_back(table);
+    }
+    return compiled;
+  }();
+  return levels;
+}
+
+const KernelTable& choose_level(std::string_view name) {
+  const KernelTable* best = nullptr;
+  std::string known;
+  for (const KernelTable* table : kernel_levels()) {
+    if (!table->supported()) continue;
+    best = table;
+    known += (known.empty() ? "" : ", ") + std::string(table->name);
+    if (name == table->name) return *table;
+  }
+  if (name.empty()) return *best;
+  throw std::invalid_argument("OSCAR_CPU: no SIMD level '" + std::string(name) +
+                              "' here; this machine has: " + known);
+}
+
+std::string_view cpu_level() {
+  return level().name;
+}
+
+void score_stats(const ScoreStatsProblem& p, const ScoreStatsResult& result) {
+  check(p.tokens >= 0 && p.tokens < INT32_MAX, "score_stats", "tokens must be in [0, 2^31)");
+  check(p.group > 0 && p.dim > 0, "score_stats", "group and dim must be positive");
+  check(!p.queries || p.n_queries >= 0, "score_stats", "n_queries must not be negative");
+  for (int64_t n = 0; p.queries && n < p.n_queries; ++n) {
+    check(p.queries[n] >= (n > 0 ? p.queries[n - 1] : 0) && p.queries[n] < p.tokens, "score_stats",
+          "queries must be sorted positions in [0, tokens)");
+  }
+  level().score_stats(p, result);
+}
+
+void diagnose(const DiagnoseProblem& p, const DiagnoseResult& result) {
+  check(p.tokens >= 0 && p.tokens < INT32_MAX, "diagnose", "tokens must be in [0, 2^31)");
+  check(p.first_query >= 0 && p.first_query <= p.tokens, "diagnose", "first_query must be in [0, tokens]");
+  check(p.group > 0 && p.dim_k > 0 && p.dim_v > 0, "diagnose", "group, dim_k and dim_v must be positive");
+  level().diagnose(p, result);
+}
+
 void add_gram(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out) {
-  add_gram_reference(rows, stride, weights, n, dim, out);
+  level().add_gram(rows, stride, weights, n, dim, out);
 }
 void add_rows(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* sum) {
-  for (int64_t r = 0; r < n; ++r) {
-    for (int i = 0; i < dim; ++i) sum[i] += (weights ? double(weights[r]) : 1.0) * rows[r * stride + i];
-  }
+  level().add_rows(rows, stride, weights, n, dim, sum);
 }
+
 namespace int2 {
+
 void encode(const Rule& rule, const float* rows, int64_t n, uint8_t* codes, float* scale_zero) {
-  encode_reference(rule, rows, n, codes, scale_zero);
+  check(rule.dim > 0 && rule.dim % 4 == 0, "int2::encode", "dim must be a positive multiple of 4");
+  check(rule.groups > 0 && rule.dim % rule.groups == 0, "int2::encode", "groups must divide dim");
+  level().int2_encode(rule, rows, n, codes, scale_zero);
 }
 void decode(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n, float* rows) {
-  decode_reference(dim, groups, codes, scale_zero, n, rows);
+  check(dim > 0 && dim % 4 == 0, "int2::decode", "dim must be a positive multiple of 4");
+  check(groups > 0 && dim % groups == 0, "int2::decode", "groups must divide dim");
+  level().int2_decode(dim, groups, codes, scale_zero, n, rows);
 }
+
 }  // namespace int2
 }  // namespace oscar

@@ -2,7 +2,8 @@
 
 namespace oscar {
 
-void add_gram_reference(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out) {
+void add_gram_reference(const float* rows, int64_t stride, const float* weights, int64_t n, int dim,
+                        double* out) {
   for (int64_t r = 0; r < n; ++r) {
     const float* x = rows + r * stride;
     const double weight = weights ? weights[r] : 1.0;

@@ -9,14 +9,15 @@
 namespace oscar::int2 {
 namespace {
 
-// To nearest, ties to even; a NaN stays a NaN.
+// To nearest, ties to even; a NaN becomes a quiet one.
 float round_to_bf16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return x;
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return std::bit_cast<float>((bits | 0x400000u) & 0xffff0000u);
   return std::bit_cast<float>((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }
 
-// Magnitudes are ordered as bit patterns: the order of floats, and a total one when there are NaNs (above infinity).
+// Magnitudes are ordered as bit patterns: the order of floats, and a total one when there are NaNs (above
+// infinity).
 float nth_magnitude(const std::vector<float>& row, int index) {
   std::vector<uint32_t> bits(row.size());
   std::ranges::transform(row, bits.begin(), [](float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; });
@@ -36,7 +37,8 @@ void encode_reference(const Rule& rule, const float* rows, int64_t n, uint8_t* c
   const int clip = clip_index(rule.clip, dim);
   std::vector<float> x(dim);
   for (int64_t r = 0; r < n; ++r, codes += quarter, scale_zero += 2 * rule.groups) {
-    for (int i = 0; i < dim; ++i) x[i] = rule.round_bf16 ? round_to_bf16(rows[r * dim + i]) : rows[r * dim + i];
+    for (int i = 0; i < dim; ++i)
+      x[i] = rule.round_bf16 ? round_to_bf16(rows[r * dim + i]) : rows[r * dim + i];
     if (clip >= 0) {
       const float tau = nth_magnitude(x, clip);
       for (float& value : x) value = value < -tau ? -tau : value > tau ? tau : value;
@@ -63,7 +65,8 @@ void encode_reference(const Rule& rule, const float* rows, int64_t n, uint8_t* c
   }
 }
 
-void decode_reference(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n, float* rows) {
+void decode_reference(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n,
+                      float* rows) {
   const int size = dim / groups, quarter = dim / 4;
   for (int64_t r = 0; r < n; ++r) {
     for (int i = 0; i < dim; ++i) {

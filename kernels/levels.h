@@ -18,14 +18,20 @@ struct KernelTable {
   void (*add_gram)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out);
   void (*add_rows)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* sum);
   void (*int2_encode)(const int2::Rule&, const float* rows, int64_t n, uint8_t* codes, float* scale_zero);
-  void (*int2_decode)(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n, float* rows);
+  void (*int2_decode)(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n,
+                      float* rows);
 };
+
+// One a source file; nullptr where the compiler had no flags for it.
+extern const KernelTable* const generic_kernels;
+extern const KernelTable* const avx2_kernels;
+extern const KernelTable* const avx512_kernels;
 
 // Every level that was compiled, lowest first.
 std::span<const KernelTable* const> kernel_levels();
 
-// The level for a value of OSCAR_CPU: the highest that the machine has when the value is empty, else the one named.
-// std::invalid_argument for an unknown name, or one that this machine does not have.
+// The level for a value of OSCAR_CPU: the highest that the machine has when the value is empty, else the one
+// named. std::invalid_argument for an unknown name, or one that this machine does not have.
 const KernelTable& choose_level(std::string_view name);
 
 }  // namespace oscar

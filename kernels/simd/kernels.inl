@@ -1,0 +1,18 @@
+// All kernels of one level: OSCAR_LEVEL names it, OSCAR_WIDTH is the number of floats in a vector.
+#include "kernels/levels.h"
+#include "kernels/simd/vector.inl"
+//
+#include "kernels/simd/diagnose.inl"
+#include "kernels/simd/gram.inl"
+#include "kernels/simd/int2.inl"
+#include "kernels/simd/score_stats.inl"
+
+namespace oscar::OSCAR_LEVEL {
+namespace {
+
+constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
+  return {name, supported, score_stats, diagnose, add_gram, add_rows, int2_encode, int2_decode};
+}
+
+}  // namespace
+}  // namespace oscar::OSCAR_LEVEL

@@ -1,0 +1,204 @@
+// Vectors of OSCAR_WIDTH floats: 4 (any machine), 8 (AVX2 with FMA) or 16 (AVX-512). Included once by each
+// cpu_<level>.cpp, which is compiled with the flags of its level. Nothing here may instantiate a template of
+// the standard library: the linker would be free to use the copy of the highest level everywhere.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace oscar::OSCAR_LEVEL {
+namespace {
+
+constexpr int W = OSCAR_WIDTH;
+// Rows x vectors of an accumulator block: all of it, one broadcast and NR operands stay in registers.
+constexpr int MR = W == 16 ? 12 : 6, NR = 2, P = NR * W;
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef float vf_anywhere __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+#define OSCAR_INLINE inline __attribute__((always_inline))
+#define OSCAR_UNROLL _Pragma("GCC unroll 16")
+
+OSCAR_INLINE vf load(const float* p) {
+  return *reinterpret_cast<const vf_anywhere*>(p);
+}
+OSCAR_INLINE void store(float* p, vf x) {
+  *reinterpret_cast<vf_anywhere*>(p) = x;
+}
+OSCAR_INLINE vi bits(vf x) {
+  return reinterpret_cast<vi>(x);
+}
+OSCAR_INLINE vf floats(vi x) {
+  return reinterpret_cast<vf>(x);
+}
+
+// larger(a, b) is a > b ? a : b, so that a NaN in `a` is dropped; smaller likewise.
+#if OSCAR_WIDTH == 16
+OSCAR_INLINE vf fill(float x) {
+  return _mm512_set1_ps(x);
+}
+OSCAR_INLINE vi fill(int32_t x) {
+  return reinterpret_cast<vi>(_mm512_set1_epi32(x));
+}
+OSCAR_INLINE vf fma(vf a, vf b, vf c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+OSCAR_INLINE vf larger(vf a, vf b) {
+  return _mm512_max_ps(a, b);
+}
+OSCAR_INLINE vf smaller(vf a, vf b) {
+  return _mm512_min_ps(a, b);
+}
+OSCAR_INLINE float highest(vf x) {
+  return _mm512_reduce_max_ps(x);
+}
+#elif OSCAR_WIDTH == 8
+OSCAR_INLINE vf fill(float x) {
+  return _mm256_set1_ps(x);
+}
+OSCAR_INLINE vi fill(int32_t x) {
+  return reinterpret_cast<vi>(_mm256_set1_epi32(x));
+}
+OSCAR_INLINE vf fma(vf a, vf b, vf c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+OSCAR_INLINE vf larger(vf a, vf b) {
+  return _mm256_max_ps(a, b);
+}
+OSCAR_INLINE vf smaller(vf a, vf b) {
+  return _mm256_min_ps(a, b);
+}
+OSCAR_INLINE float highest(vf x) {
+  __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+#else
+OSCAR_INLINE vf fill(float x) {
+  return vf{x, x, x, x};
+}
+OSCAR_INLINE vi fill(int32_t x) {
+  return vi{x, x, x, x};
+}
+OSCAR_INLINE vf fma(vf a, vf b, vf c) {
+  return a * b + c;
+}
+OSCAR_INLINE vf larger(vf a, vf b) {
+  return a > b ? a : b;
+}
+OSCAR_INLINE vf smaller(vf a, vf b) {
+  return a < b ? a : b;
+}
+OSCAR_INLINE float highest(vf x) {
+  const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
+  return a > b ? a : b;
+}
+#endif
+
+OSCAR_INLINE double total(vf x) {
+  double sum = 0;
+  for (int i = 0; i < W; ++i) sum += x[i];
+  return sum;
+}
+OSCAR_INLINE vi lanes() {
+  vi x{};
+  for (int i = 0; i < W; ++i) x[i] = i;
+  return x;
+}
+
+// e^x for x <= 88 to about 1e-7 relative, e^0 = 1 exactly; below -87 it stays at e^-87 = 1.6e-38, the
+// smallest normal numbers. 2^f on [-1/2, 1/2] is a minimax polynomial of degree 6; adding 1.5 * 2^23 rounds
+// to an integer in the low bits.
+OSCAR_INLINE vf exponential(vf x) {
+  const vf magic = fill(12582912.0f);
+  const vf y = larger(x, fill(-87.0f)) * fill(1.44269504f);
+  const vf shifted = y + magic;
+  const vf f = y - (shifted - magic);
+  vf p = fill(1.5353361e-4f);
+  p = fma(p, f, fill(1.33988748e-3f));
+  p = fma(p, f, fill(9.61843737e-3f));
+  p = fma(p, f, fill(5.55033247e-2f));
+  p = fma(p, f, fill(2.40226479e-1f));
+  p = fma(p, f, fill(6.93147203e-1f));
+  p = fma(p, f, fill(1.0f));
+  return floats(bits(p) + (bits(shifted) << 23));
+}
+
+// Squares of tiny probabilities would otherwise run at the speed of denormal numbers.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : saved_(_mm_getcsr()) {
+    _mm_setcsr(saved_ | 0x8040);
+  }
+  ~FlushDenormals() {
+    _mm_setcsr(saved_);
+  }
+
+ private:
+  unsigned saved_;
+#else
+  FlushDenormals() {}
+#endif
+};
+
+// Cache-line aligned memory, zeroed.
+template <typename T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t count) : data_(nullptr) {
+    const size_t bytes = ((count > 0 ? count : 1) * sizeof(T) + 63) / 64 * 64;
+    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
+    if (!data_) throw std::bad_alloc();
+    std::memset(data_, 0, bytes);
+  }
+  ~Scratch() { std::free(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  operator T*() const { return data_; }
+
+ private:
+  T* data_;
+};
+
+OSCAR_INLINE int64_t lower(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+OSCAR_INLINE int64_t upper(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+OSCAR_INLINE int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// acc[i][v] += sum over d of a(i, d) * b[d][v]: a(i, d) = a[i * AI + d * AD], b = (depth, P) packed.
+template <int AI, int AD>
+OSCAR_INLINE void multiply(const float* a, const float* b, int64_t depth, vf (&acc)[MR][NR]) {
+  for (int64_t d = 0; d < depth; ++d, a += AD, b += P) {
+    vf operand[NR];
+    OSCAR_UNROLL
+    for (int v = 0; v < NR; ++v) operand[v] = load(b + v * W);
+    OSCAR_UNROLL
+    for (int i = 0; i < MR; ++i) {
+      const vf x = fill(a[i * AI]);
+      OSCAR_UNROLL
+      for (int v = 0; v < NR; ++v) acc[i][v] = fma(x, operand[v], acc[i][v]);
+    }
+  }
+}
+
+// Rows [0, count) of a key matrix as one panel (dim, P): vector over keys. The rest of the panel is left
+// alone.
+void pack_panel(const float* rows, int64_t stride, int64_t count, int dim, float* panel) {
+  for (int64_t s = 0; s < count; ++s) {
+    for (int d = 0; d < dim; ++d) panel[d * P + s] = rows[s * stride + d];
+  }
+}
+
+}  // namespace
+}  // namespace oscar::OSCAR_LEVEL

@@ -1,0 +1,137 @@
+// Time and GFLOP/s of the kernels, single-threaded where the kernel is; best of several runs.
+//
+//   bench_kernels [repeats]        OSCAR_CPU=generic|avx2|avx512 chooses the level
+//
+// FLOP are those of the products alone, over the visible pairs: exp, sums and masks count as nothing.
+// add_gram counts the whole D x D matrix although half of it is computed.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu.h"
+#include "kernels/diagnose.h"
+#include "kernels/gram.h"
+#include "kernels/int2.h"
+#include "kernels/score_stats.h"
+
+using namespace oscar;
+
+namespace {
+
+int repeats = 5;
+
+template <typename Run>
+double best_seconds(Run run) {
+  double best = 1e30;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+std::vector<float> normal(size_t count, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> distribution;
+  std::vector<float> values(count);
+  for (float& value : values) value = distribution(engine);
+  return values;
+}
+
+void print(const char* kernel, double seconds, double flop) {
+  std::printf("  %-28s %9.3f ms  %8.1f GFLOP/s\n", kernel, 1e3 * seconds, flop / seconds * 1e-9);
+}
+
+struct Codes {
+  int dim;
+  std::vector<uint8_t> codes;
+  std::vector<float> scale_zero;
+  Codes(const std::vector<float>& rows, int d, double clip)
+      : dim(d), codes(rows.size() / 4), scale_zero(rows.size() / d * 2) {
+    int2::encode({.dim = dim, .clip = clip}, rows.data(), static_cast<int64_t>(rows.size()) / dim,
+                 codes.data(), scale_zero.data());
+  }
+  CodeRows rows() const {
+    return {[](const void* self, int64_t first, int64_t count, float* out) {
+              const auto& c = *static_cast<const Codes*>(self);
+              int2::decode(c.dim, 1, c.codes.data() + first * c.dim / 4, c.scale_zero.data() + first * 2,
+                           count, out);
+            },
+            this};
+  }
+};
+
+void shape(const char* name, int64_t tokens, int group, int kv_heads, int dim) {
+  std::printf("%s: T=%lld H=%d Hkv=%d D=%d\n", name, static_cast<long long>(tokens), group, kv_heads, dim);
+  const auto q = normal(tokens * group * dim, 1), k = normal(tokens * dim, 2), v = normal(tokens * dim, 3);
+  const std::vector<float> lse(group * tokens, 8.0f);
+  std::vector<float> mass(group * tokens), sink(mass.size()), entropy(mass.size());
+  std::vector<double> u(tokens), w(tokens);
+  const double pairs = 0.5 * tokens * (tokens + 1) * group;
+  const float scale = 1 / std::sqrt(static_cast<float>(dim));
+
+  const ScoreStatsProblem stats{
+      tokens,   group, dim,        scale,  64,      256,   0, q.data(), int64_t{group} * dim,
+      k.data(), dim,   lse.data(), tokens, nullptr, tokens};
+  double seconds = best_seconds([&] {
+    score_stats(stats, {mass.data(), sink.data(), entropy.data(), u.data(), w.data()});
+  });
+  print("score_stats, all KV heads", kv_heads * seconds, kv_heads * pairs * 2 * dim);
+
+  const Codes k_codes(k, dim, .96), v_codes(v, dim, .92);
+  const DiagnoseProblem problem{tokens,
+                                0,
+                                group,
+                                dim,
+                                dim,
+                                scale,
+                                64,
+                                256,
+                                0,
+                                q.data(),
+                                int64_t{group} * dim,
+                                k.data(),
+                                v.data(),
+                                k_codes.rows(),
+                                v_codes.rows()};
+  std::vector<double> kl(group * tokens), error(kl.size()), power(kl.size());
+  std::vector<uint8_t> top1(kl.size());
+  std::vector<float> o(q.size()), o_codes(o), o_keys(o), o_values(o);
+  seconds = best_seconds([&] {
+    diagnose(problem, {kl.data(), top1.data(), error.data(), power.data(), o.data(), o_codes.data(),
+                       o_keys.data(), o_values.data()});
+  });
+  const double history = 0.5 * (tokens - 320) * (tokens - 319) * group;
+  print("diagnose, all KV heads", kv_heads * seconds,
+        kv_heads * dim * 2 * (history * 6 + (pairs - history) * 3));
+
+  const int64_t rows = tokens * group;
+  const std::vector<float> weights(rows, 0.5f);
+  std::vector<double> gram(dim * dim), sum(dim);
+  seconds = best_seconds([&] { add_gram(q.data(), dim, nullptr, rows, dim, gram.data()); });
+  print("add_gram", seconds, 2.0 * rows * dim * dim);
+  seconds = best_seconds([&] { add_gram(q.data(), dim, weights.data(), rows, dim, gram.data()); });
+  print("add_gram, weighted", seconds, 2.0 * rows * dim * dim);
+
+  std::vector<uint8_t> codes(rows * dim / 4);
+  std::vector<float> scale_zero(rows * 2), back(rows * dim);
+  seconds = best_seconds(
+      [&] { int2::encode({.dim = dim, .clip = .96}, q.data(), rows, codes.data(), scale_zero.data()); });
+  std::printf("  %-28s %9.3f ms  %8.2f M rows/s\n", "int2::encode, clip", 1e3 * seconds,
+              rows / seconds * 1e-6);
+  seconds = best_seconds([&] { int2::decode(dim, 1, codes.data(), scale_zero.data(), rows, back.data()); });
+  std::printf("  %-28s %9.3f ms  %8.2f M rows/s\n", "int2::decode", 1e3 * seconds, rows / seconds * 1e-6);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) repeats = std::max(1, std::atoi(argv[1]));
+  std::printf("level %s\n", std::string(cpu_level()).c_str());
+  shape("SmolLM2-135M", 2048, 3, 3, 64);
+  shape("Qwen3-8B", 2048, 4, 8, 128);
+}
