@@ -1,5 +1,10 @@
 #include "libdump/corpus.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <random>
+
 #include "formats/npy.h"
 #include "tests/support/support.h"
 
@@ -114,6 +119,39 @@ TEST_F(Corpus, FilesInTheOrderGiven) {
   const auto documents = read_corpus({folder_ / "b.txt", folder_ / "a.jsonl"}, {});
   ASSERT_EQ(2u, documents.size());
   EXPECT_EQ("b", text(documents[0]));
+}
+
+TEST_F(Corpus, ADashIsStandardInput) {
+  test::write(folder_ / "in", "from a pipe\r\n");
+  const int kept = ::dup(0), file = ::open((folder_ / "in").c_str(), O_RDONLY);
+  ::dup2(file, 0);
+  const auto documents = read_corpus({"-"}, {});
+  ::dup2(kept, 0);
+  ::close(kept);
+  ::close(file);
+  ASSERT_EQ(1u, documents.size());
+  EXPECT_EQ("from a pipe\n", text(documents[0]));
+  EXPECT_EQ("standard input", documents[0].source);
+}
+
+TEST_F(Corpus, DamagedFilesAreReadOrRefused) {
+  const std::string whole =
+      "\xef\xbb\xbf{\"text\": \"caf\u00e9 \\ud83d\\ude00\", \"n\": [1, 2.5e3, null]}\r\n{\"prompt\": "
+      "\"b\"}\n";
+  std::mt19937 random(5);
+  size_t accepted = 0;
+  for (int trial = 0; trial < 500; ++trial) {
+    std::string damaged = whole.substr(0, random() % (whole.size() + 1));
+    for (size_t changes = random() % 3; changes-- && !damaged.empty();)
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    for (const char* name : {"a.txt", "a.jsonl"}) {
+      try {
+        accepted += read(name, damaged).size() > 0;
+      } catch (const std::invalid_argument&) {
+      }
+    }
+  }
+  EXPECT_GT(accepted, 0u);
 }
 
 TEST_F(Corpus, RefusesNoFiles) {
