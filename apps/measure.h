@@ -23,16 +23,20 @@ struct Measure {
 };
 
 inline void add_measure(CLI::App& app, Measure& options, const std::string& probes_help) {
-  app.add_option("--positions", options.positions, "Count positions from A on, written A: (default: the first with a history)")
+  app.add_option("--positions", options.positions,
+                 "Count positions from A on, written A: (default: the first with a history)")
       ->group("What is measured");
-  app.add_option("--sink", options.sink, "First tokens kept exact (default: as in the statistics)")->group("What is measured");
+  app.add_option("--sink", options.sink, "First tokens kept exact (default: as in the statistics)")
+      ->group("What is measured");
   app.add_option("--recent", options.recent, "Last tokens kept exact (default: as in the statistics)")
       ->group("What is measured");
   app.add_option("--probes", options.probes, probes_help)->group("What is measured");
   app.add_option("--codec", options.codec, "Codec of the cache: " + known_names(codec_table()))
       ->capture_default_str()
       ->group("Cache");
-  app.add_option("--groups", options.groups, "Quantisation groups of a row")->capture_default_str()->group("Cache");
+  app.add_option("--groups", options.groups, "Quantisation groups of a row")
+      ->capture_default_str()
+      ->group("Cache");
 }
 
 inline int64_t parse_integer(const std::string& option, std::string_view text) {
@@ -65,17 +69,21 @@ inline std::vector<int> parse_list(const std::string& option, const std::string&
 }
 
 inline Windows windows(const Measure& options, const StatisticsHeader& header) {
-  return {.sink = options.sink.value_or(header.windows.sink), .recent = options.recent.value_or(header.windows.recent)};
+  return {.sink = options.sink.value_or(header.windows.sink),
+          .recent = options.recent.value_or(header.windows.recent)};
 }
 
 inline int64_t first_position(const Measure& options, const Windows& windows) {
   if (options.positions.empty()) return windows.sink + windows.recent;
-  if (options.positions.back() != ':') throw invalid("--positions: expected A:, such as 2048:, found '{}'", options.positions);
+  if (options.positions.back() != ':')
+    throw invalid("--positions: expected A:, such as 2048:, found '{}'", options.positions);
   return parse_integer("--positions", options.positions.substr(0, options.positions.size() - 1));
 }
 
 // "3,5" names probes, a trailing comma makes "3," a list too; a plain number is a count.
-inline bool is_list(const std::string& text) { return text.find(',') != std::string::npos; }
+inline bool is_list(const std::string& text) {
+  return text.find(',') != std::string::npos;
+}
 
 struct NamedRotations {
   std::string name;
@@ -87,10 +95,12 @@ inline NamedRotations read_named_rotations(const std::string& text) {
   const auto place = equals == std::string::npos ? text : text.substr(equals + 1);
   auto name = equals == std::string::npos ? "" : text.substr(0, equals);
   const auto parts = split(place, ',');
-  if (parts.empty() || parts.size() > 2) throw invalid("--rotations {}: expected [NAME=]DIR or [NAME=]K.pt,V.pt", text);
+  if (parts.empty() || parts.size() > 2)
+    throw invalid("--rotations {}: expected [NAME=]DIR or [NAME=]K.pt,V.pt", text);
   const auto directory = parts.size() == 2 ? std::filesystem::absolute(parts[0]).parent_path()
                                            : std::filesystem::absolute(parts[0]).lexically_normal();
-  if (name.empty()) name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
+  if (name.empty())
+    name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
   if (parts.size() == 1) return {name, read_rotation_directory(place)};
   NamedRotations result{name, {read_rotations(parts[0]), read_rotations(parts[1])}};
   check(result.pair.k, parts[0]);
@@ -98,6 +108,8 @@ inline NamedRotations read_named_rotations(const std::string& text) {
   return result;
 }
 
-inline void use_threads(const Common& common) { omp_set_num_threads(threads_or_cores(common.threads)); }
+inline void use_threads(const Common& common) {
+  omp_set_num_threads(threads_or_cores(common.threads));
+}
 
 }  // namespace oscar::cli

@@ -8,7 +8,8 @@
 
 using namespace oscar;
 
-// The last probes, so that oscar-verify's default (the first two) stays unseen; all of them when there are no more.
+// The last probes, so that oscar-verify's default (the first two) stays unseen; all of them when there are no
+// more.
 static std::vector<int> choose_probes(const std::string& text, size_t stored, bool quiet) {
   if (cli::is_list(text)) return cli::parse_list("--probes", text);
   size_t count = stored > 2 ? stored - 2 : stored;
@@ -17,9 +18,11 @@ static std::vector<int> choose_probes(const std::string& text, size_t stored, bo
     if (count > stored) throw invalid("--probes {}: the statistics have {}", count, stored);
   }
   if (stored > 0 && stored - count < 2) {
-    cli::note(quiet, fmt::format("note: of {} probes, the search uses the last {}: oscar-verify's default probes (the first "
-                                 "two) are among them, its figures will be slightly favourable",
-                                 stored, count));
+    cli::note(quiet,
+              fmt::format(
+                  "note: of {} probes, the search uses the last {}: oscar-verify's default probes (the first "
+                  "two) are among them, its figures will be slightly favourable",
+                  stored, count));
   }
   std::vector<int> probes;
   for (size_t i = stored - count; i < stored; ++i) probes.push_back(static_cast<int>(i));
@@ -27,7 +30,8 @@ static std::vector<int> choose_probes(const std::string& text, size_t stored, bo
 }
 
 int main(int argc, char** argv) {
-  CLI::App app("Clip ratios of a 2-bit KV cache, searched on held-out rows by the attention's own loss", "oscar-clip");
+  CLI::App app("Clip ratios of a 2-bit KV cache, searched on held-out rows by the attention's own loss",
+               "oscar-clip");
   cli::Common common;
   cli::Measure measure;
   ClipOptions options;
@@ -38,17 +42,22 @@ int main(int argc, char** argv) {
   app.add_option("--rotations", rotations, "Directory of oscar-fit, or K.pt,V.pt")->required();
   app.add_option("-o,--output", output, "clip.json to write; oscar-verify --clip reads it")->group("Output");
   app.add_flag("--json", json, "The report as JSON on stdout instead of the table")->group("Output");
-  cli::add_measure(app, measure, "N: the last N; a list such as 2,3 (or 2,) names them (default: all but the first two)");
+  cli::add_measure(app, measure,
+                   "N: the last N; a list such as 2,3 (or 2,) names them (default: all but the first two)");
   app.add_option("--queries", options.queries, "Positions sampled per probe and layer")
       ->capture_default_str()
       ->group("What is measured");
-  app.add_option("--seed", options.seed, "Seed of the sample")->capture_default_str()->group("What is measured");
-  app.add_option("--ratios", ratios, "Grid of ratios, comma-separated; 0 (off), 0.96 for K and 0.92 for V are always in it")
+  app.add_option("--seed", options.seed, "Seed of the sample")
+      ->capture_default_str()
+      ->group("What is measured");
+  app.add_option("--ratios", ratios,
+                 "Grid of ratios, comma-separated; 0 (off), 0.96 for K and 0.92 for V are always in it")
       ->delimiter(',')
       ->group("What is measured");
   cli::add_common(app, common,
                   "  oscar-clip stats.h5 --rotations rotations/ -o rotations/clip.json\n"
-                  "  oscar-clip stats.h5 --rotations k_rotation.pt,v_rotation.pt --positions 2048: --ratios 0.9,0.94,0.98\n");
+                  "  oscar-clip stats.h5 --rotations k_rotation.pt,v_rotation.pt --positions 2048: --ratios "
+                  "0.9,0.94,0.98\n");
   return cli::run(app, argc, argv, [&] {
     cli::use_threads(common);
     const auto& codec = find_codec(measure.codec);
@@ -66,9 +75,10 @@ int main(int argc, char** argv) {
     std::cout << (json ? text : to_text(report));
     if (output.empty()) return 0;
     write_file(output, text);
-    cli::note(common.quiet, fmt::format("wrote {} (sha256 {})\nnext: oscar-verify {} --rotations {} --clip {}", output,
-                                        sha256_hex(std::as_bytes(std::span(text))).substr(0, 16), measure.statistics,
-                                        rotations, output));
+    cli::note(common.quiet,
+              fmt::format("wrote {} (sha256 {})\nnext: oscar-verify {} --rotations {} --clip {}", output,
+                          sha256_hex(std::as_bytes(std::span(text))).substr(0, 16), measure.statistics,
+                          rotations, output));
     return 0;
   });
 }

@@ -1,4 +1,5 @@
-// Proves on held-out rows, layer by layer, what a quantised cache loses; compares rotation files by their meaning.
+// Proves on held-out rows, layer by layer, what a quantised cache loses; compares rotation files by their
+// meaning.
 #include <iostream>
 
 #include "apps/measure.h"
@@ -37,7 +38,8 @@ std::vector<int> choose_probes(const std::string& text, size_t stored) {
   return probes;
 }
 
-// --clip RK,RV holds for every row; a clip.json was found for the rotations, the baselines keep the published constants.
+// --clip RK,RV holds for every row; a clip.json was found for the rotations, the baselines keep the published
+// constants.
 struct Clip {
   ClipChoice rotations;
   double baseline_k = kHandRatioK, baseline_v = kHandRatioV;
@@ -58,8 +60,9 @@ Clip read_clip_option(const Options& options, const std::vector<int>& probes) {
   clip.rotations = read_clip(options.clip);
   for (const int probe : clip.rotations.probes) {
     if (std::ranges::find(probes, probe) == probes.end()) continue;
-    cli::note(options.common.quiet, fmt::format("note: {} was searched on probe {} too: the figures are slightly favourable",
-                                                options.clip, probe));
+    cli::note(options.common.quiet,
+              fmt::format("note: {} was searched on probe {} too: the figures are slightly favourable",
+                          options.clip, probe));
     break;
   }
   return clip;
@@ -80,7 +83,8 @@ int compare_files(const Options& options) {
   (options.json == "-" ? std::cerr : std::cout) << to_text(result);
   write_json(options, to_json(result, options.tolerance).dump(2) + '\n');
   if (result.equal(options.tolerance)) return 0;
-  throw wanting("{} and {} differ by more than {}", options.compare[0], options.compare[1], options.tolerance);
+  throw wanting("{} and {} differ by more than {}", options.compare[0], options.compare[1],
+                options.tolerance);
 }
 
 int verify_rows(const Options& options) {
@@ -116,7 +120,8 @@ int verify_rows(const Options& options) {
 
   auto failed = exceeded(report, bounded, options.bounds);
   if (!options.baseline.empty()) {
-    for (auto& line : regressions(report, options.baseline, options.baseline_tolerance)) failed.push_back(std::move(line));
+    for (auto& line : regressions(report, options.baseline, options.baseline_tolerance))
+      failed.push_back(std::move(line));
   }
   if (failed.empty()) return 0;
   throw wanting("{}", fmt::join(failed, "\n"));
@@ -125,31 +130,44 @@ int verify_rows(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("What attention loses, layer by layer, when the history of a KV cache is read from packed codes",
-               "oscar-verify");
+  CLI::App app(
+      "What attention loses, layer by layer, when the history of a KV cache is read from packed codes",
+      "oscar-verify");
   Options options;
-  auto* statistics = app.add_option("statistics", options.measure.statistics, "stats.h5 with probes, from oscar-dump");
+  auto* statistics =
+      app.add_option("statistics", options.measure.statistics, "stats.h5 with probes, from oscar-dump");
   app.add_option("--rotations", options.rotations,
                  "[NAME=]DIR of oscar-fit, or [NAME=]K.pt,V.pt; may be given several times")
       ->take_all();
-  app.add_option("--clip", options.clip, "clip.json of oscar-clip for the rotations, or RK,RV for every row (default 0.96,0.92)")
+  app.add_option("--clip", options.clip,
+                 "clip.json of oscar-clip for the rotations, or RK,RV for every row (default 0.96,0.92)")
       ->group("Cache");
-  app.add_flag("--clip-by-layer", options.clip_by_layer, "Use the ratios that clip.json found for each layer")->group("Cache");
-  cli::add_measure(app, options.measure, "N: the first N; a list such as 0,3 (or 3,) names them (default: the first two)");
-  app.add_option("--layers", options.layers, "Only these layers, comma-separated")->delimiter(',')->group("What is measured");
-  app.add_option("--json", options.json, "Write the report as JSON; - is stdout, the table then goes to stderr")
+  app.add_flag("--clip-by-layer", options.clip_by_layer, "Use the ratios that clip.json found for each layer")
+      ->group("Cache");
+  cli::add_measure(app, options.measure,
+                   "N: the first N; a list such as 0,3 (or 3,) names them (default: the first two)");
+  app.add_option("--layers", options.layers, "Only these layers, comma-separated")
+      ->delimiter(',')
+      ->group("What is measured");
+  app.add_option("--json", options.json,
+                 "Write the report as JSON; - is stdout, the table then goes to stderr")
       ->group("Output");
   app.add_flag("--per-layer", options.per_layer, "A table of every layer for every row")->group("Output");
-  app.add_option("--max-kl", options.bounds.max_kl, "Exit 1 if a layer's attention KL is above, in a row of --rotations")
+  app.add_option("--max-kl", options.bounds.max_kl,
+                 "Exit 1 if a layer's attention KL is above, in a row of --rotations")
       ->group("Bounds");
-  app.add_option("--max-output-error", options.bounds.max_output_error, "The same for the output error")->group("Bounds");
-  app.add_option("--baseline", options.baseline, "Exit 1 if a row got worse than in this earlier --json report")
+  app.add_option("--max-output-error", options.bounds.max_output_error, "The same for the output error")
       ->group("Bounds");
-  app.add_option("--baseline-tolerance", options.baseline_tolerance, "Relative increase that --baseline allows")
+  app.add_option("--baseline", options.baseline,
+                 "Exit 1 if a row got worse than in this earlier --json report")
+      ->group("Bounds");
+  app.add_option("--baseline-tolerance", options.baseline_tolerance,
+                 "Relative increase that --baseline allows")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->group("Bounds");
-  auto* compare = app.add_option("--compare", options.compare, "Two rotation files A B: exit 1 if they mean different things")
+  auto* compare = app.add_option("--compare", options.compare,
+                                 "Two rotation files A B: exit 1 if they mean different things")
                       ->expected(2)
                       ->group("Comparison")
                       ->excludes(statistics);
@@ -158,10 +176,11 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->needs(compare)
       ->group("Comparison");
-  cli::add_common(app, options.common,
-                  "  oscar-verify stats.h5 --rotations rotations/ --clip rotations/clip.json --json report.json\n"
-                  "  oscar-verify stats.h5 --rotations oscar=a/ --rotations dc=b/ --positions 2048: --max-kl 0.2\n"
-                  "  oscar-verify --compare a/k_rotation.pt b/k_rotation.pt\n");
+  cli::add_common(
+      app, options.common,
+      "  oscar-verify stats.h5 --rotations rotations/ --clip rotations/clip.json --json report.json\n"
+      "  oscar-verify stats.h5 --rotations oscar=a/ --rotations dc=b/ --positions 2048: --max-kl 0.2\n"
+      "  oscar-verify --compare a/k_rotation.pt b/k_rotation.pt\n");
   return cli::run(app, argc, argv, [&] {
     if (!options.compare.empty()) return compare_files(options);
     if (options.measure.statistics.empty()) throw invalid("stats.h5 is required (or --compare A B)");

@@ -5,7 +5,8 @@
 
 namespace oscar {
 
-HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k, const Transform& v) {
+HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
+                   const Transform& v) {
   const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
   HeadRows rows;
   rows.tokens = T;
@@ -33,8 +34,8 @@ TransformError transform_error(const LayerShape& shape, const Probe& probe, int 
   const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
   const int64_t samples = std::min<int64_t>(T, 64);
   const auto position = [&](int64_t i) { return i * T / samples; };
-  // A mean that the transform subtracts from the keys moves all logits of a query by one constant: compare differences
-  // from the first sampled key.
+  // A mean that the transform subtracts from the keys moves all logits of a query by one constant: compare
+  // differences from the first sampled key.
   double error = 0, power = 0;
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t t = position(i);
@@ -54,7 +55,8 @@ TransformError transform_error(const LayerShape& shape, const Probe& probe, int 
   result.logits = std::sqrt(error / std::max(power, 1e-300));
 
   std::vector<float> back(static_cast<size_t>(samples * Dv));
-  for (int64_t i = 0; i < samples; ++i) std::copy_n(rows.v.data() + position(i) * Dv, Dv, back.data() + i * Dv);
+  for (int64_t i = 0; i < samples; ++i)
+    std::copy_n(rows.v.data() + position(i) * Dv, Dv, back.data() + i * Dv);
   v.outputs(back.data(), samples, shape.dim_v);
   error = power = 0;
   for (int64_t i = 0; i < samples; ++i) {
@@ -96,13 +98,14 @@ static double squared_distance(const std::vector<float>& a, const std::vector<fl
 static std::vector<double> channel_power(const float* rows, int64_t n, int64_t dim) {
   std::vector<double> power(static_cast<size_t>(dim));
   for (int64_t r = 0; r < n; ++r) {
-    for (int64_t i = 0; i < dim; ++i) power[static_cast<size_t>(i)] += std::pow(static_cast<double>(rows[r * dim + i]), 2);
+    for (int64_t i = 0; i < dim; ++i)
+      power[static_cast<size_t>(i)] += std::pow(static_cast<double>(rows[r * dim + i]), 2);
   }
   return power;
 }
 
-AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows, int64_t first,
-                             int64_t last, const HistoryCodes& k, const HistoryCodes& v) {
+AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows,
+                             int64_t first, int64_t last, const HistoryCodes& k, const HistoryCodes& v) {
   const int64_t H = shape.group(), N = last - first;
   const auto pairs = static_cast<size_t>(H * N), outputs = pairs * static_cast<size_t>(shape.dim_v);
   std::vector<double> kl(pairs), logit_error(pairs), logit_power(pairs);

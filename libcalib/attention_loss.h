@@ -1,4 +1,5 @@
-// One KV head of one probe sequence, in the cache's basis and attended over codes: what verify and the clip search share.
+// One KV head of one probe sequence, in the cache's basis and attended over codes: what verify and the clip
+// search share.
 #pragma once
 #include "libcalib/history_codes.h"
 #include "libcalib/statistics.h"
@@ -12,20 +13,21 @@ struct HeadRows {
   std::vector<float> v;  // (T, Dv)    v R
   int64_t tokens = 0;
 };
-HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k, const Transform& v);
+HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
+                   const Transform& v);
 
-// Relative Frobenius error of (q R^-T)(k R)^T against q k^T, and of v R R^-1 against v, on up to 64 rows spread over the
-// sequence, in double: the invertible part of a set-up, before anything is quantised.
+// Relative Frobenius error of (q R^-T)(k R)^T against q k^T, and of v R R^-1 against v, on up to 64 rows
+// spread over the sequence, in double: the invertible part of a set-up, before anything is quantised.
 struct TransformError {
   double logits = 0, values = 0;
 };
 TransformError transform_error(const LayerShape& shape, const Probe& probe, int head, const Transform& v,
                                const HeadRows& rows);
 
-// Sums over the query heads of one KV head and the measured queries. Norms are taken in the cache's basis, which an
-// orthogonal rotation keeps.
+// Sums over the query heads of one KV head and the measured queries. Norms are taken in the cache's basis,
+// which an orthogonal rotation keeps.
 struct AttentionLoss {
-  int64_t count = 0;       // H * N
+  int64_t count = 0;  // H * N
   double kl = 0, top1 = 0;
   double logit_error = 0, logit_power = 0;
   double output_power = 0, output_error = 0, output_error_k = 0, output_error_v = 0;
@@ -33,7 +35,7 @@ struct AttentionLoss {
   void add(const AttentionLoss& other);
 };
 // Queries [first, last) of the sequence; `last` <= rows.tokens.
-AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows, int64_t first,
-                             int64_t last, const HistoryCodes& k, const HistoryCodes& v);
+AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows,
+                             int64_t first, int64_t last, const HistoryCodes& k, const HistoryCodes& v);
 
 }  // namespace oscar

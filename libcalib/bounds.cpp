@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "formats/atomic_write.h"
 #include "formats/error.h"
+#include "libcalib/report.h"
 
 namespace oscar {
 
@@ -24,9 +24,11 @@ std::vector<std::string> exceeded(const VerifyReport& report, const std::vector<
       if (!bound) continue;
       const auto worst = std::ranges::max_element(row->layers, {}, field);
       if ((*worst).*field <= *bound) continue;
-      const auto above = std::ranges::count_if(row->layers, [&](const auto& layer) { return layer.*field > *bound; });
-      lines.push_back(fmt::format("row '{}', layer {}: {} {:.6g} exceeds the bound {} ({} of {} layers do)", name,
-                                  worst->layer, what, (*worst).*field, *bound, above, row->layers.size()));
+      const auto above =
+          std::ranges::count_if(row->layers, [&](const auto& layer) { return layer.*field > *bound; });
+      lines.push_back(fmt::format("row '{}', layer {}: {} {:.6g} exceeds the bound {} ({} of {} layers do)",
+                                  name, worst->layer, what, (*worst).*field, *bound, above,
+                                  row->layers.size()));
     }
   }
   return lines;
@@ -34,12 +36,12 @@ std::vector<std::string> exceeded(const VerifyReport& report, const std::vector<
 
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 void check_same(const std::filesystem::path& path, const char* what, const Json& before, const Json& now) {
   if (before == now) return;
-  throw invalid("{}: {} of the baseline {}, of this run {}: the figures cannot be compared", path.string(), what,
-                before.dump(), now.dump());
+  throw invalid("{}: {} of the baseline {}, of this run {}: the figures cannot be compared", path.string(),
+                what, before.dump(), now.dump());
 }
 
 const Json* find_entry(const Json& list, const char* key, const Json& value) {
@@ -55,9 +57,9 @@ std::vector<std::string> compare_row(const RowReport& row, const Json& before, d
     for (const auto& [what, field] : kBounded) {
       const double old_value = then.at(what).get<double>(), value = now.*field;
       if (value <= old_value * (1 + tolerance)) continue;
-      lines.push_back(fmt::format("row '{}', {}: {} was {:.6g} in the baseline, is {:.6g} (+{:.2f} %, allowed {:.2f} %)",
-                                  row.name, place, what, old_value, value, 100 * (value / old_value - 1),
-                                  100 * tolerance));
+      lines.push_back(fmt::format(
+          "row '{}', {}: {} was {:.6g} in the baseline, is {:.6g} (+{:.2f} %, allowed {:.2f} %)", row.name,
+          place, what, old_value, value, 100 * (value / old_value - 1), 100 * tolerance));
     }
   };
   check("mean", row.mean, before.at("mean"));
@@ -73,12 +75,10 @@ std::vector<std::string> compare_row(const RowReport& row, const Json& before, d
 
 std::vector<std::string> regressions(const VerifyReport& report, const std::filesystem::path& baseline,
                                      double tolerance) {
-  const auto json = Json::parse(read_text(baseline), nullptr, false);
-  if (!json.is_object() || json.value("schema", "") != "oscar-verify/1") {
-    throw failure("{}: expected a report of schema oscar-verify/1, as oscar-verify --json writes it", baseline.string());
-  }
+  const auto json = read_report(baseline, "oscar-verify/1");
   try {
-    check_same(baseline, "model digest", json.at("provenance").at("model_digest"), report.provenance.model_digest);
+    check_same(baseline, "model digest", json.at("provenance").at("model_digest"),
+               report.provenance.model_digest);
     check_same(baseline, "windows", json.at("windows"),
                {{"sink", report.windows.sink}, {"recent", report.windows.recent}});
     check_same(baseline, "first position", json.at("first_query"), report.first_query);

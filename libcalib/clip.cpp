@@ -1,7 +1,6 @@
 #include "libcalib/clip.h"
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 
 #include "formats/error.h"
@@ -18,15 +17,16 @@ struct Block {
   int64_t first, last;
 };
 
-// `queries` positions in blocks of kBlock, one block in each equal stretch of [begin, tokens), its place in the stretch
-// drawn from the seed: the sample covers short and long contexts whatever the seed.
+// `queries` positions in blocks of kBlock, one block in each equal stretch of [begin, tokens), its place in
+// the stretch drawn from the seed: the sample covers short and long contexts whatever the seed.
 std::vector<Block> sample_blocks(int64_t begin, int64_t tokens, int64_t queries, uint64_t seed) {
   if (tokens - begin <= queries) return {{begin, tokens}};
   const int64_t size = std::min(kBlock, queries), count = std::min(queries / size, (tokens - begin) / size);
   std::mt19937_64 engine(seed);
   std::vector<Block> blocks;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t low = begin + (tokens - begin) * i / count, high = begin + (tokens - begin) * (i + 1) / count;
+    const int64_t low = begin + (tokens - begin) * i / count,
+                  high = begin + (tokens - begin) * (i + 1) / count;
     // The engine's own integers: std::uniform_int_distribution differs between standard libraries.
     const auto first = low + static_cast<int64_t>(engine() % static_cast<uint64_t>(high - low - size + 1));
     blocks.push_back({first, first + size});
@@ -34,10 +34,12 @@ std::vector<Block> sample_blocks(int64_t begin, int64_t tokens, int64_t queries,
   return blocks;
 }
 
-std::string ratio_name(double ratio) { return ratio <= 0 ? "off" : fmt::format("{}", ratio); }
+std::string ratio_name(double ratio) {
+  return ratio <= 0 ? "off" : fmt::format("{}", ratio);
+}
 
-// Ratios that some layer tells apart. One of each kind stays: the hand ratio, else the smallest; "off" stands for all that
-// clip nothing, unless the codec refuses to run without a ratio.
+// Ratios that some layer tells apart. One of each kind stays: the hand ratio, else the smallest; "off" stands
+// for all that clip nothing, unless the codec refuses to run without a ratio.
 std::vector<double> distinct_ratios(const std::vector<double>& asked, Side side, const SideSetup& setup,
                                     const std::vector<LayerShape>& shapes, std::vector<std::string>& notes) {
   const double hand = side == Side::K ? kHandRatioK : kHandRatioV;
@@ -63,8 +65,8 @@ std::vector<double> distinct_ratios(const std::vector<double>& asked, Side side,
     if (same.size() == 1) continue;
     std::vector<std::string> names;
     for (const double ratio : same) names.push_back(ratio_name(ratio));
-    notes.push_back(fmt::format("{}: ratios {} clip at the same element of a row; measured once, as {}", side_name(side),
-                                fmt::join(names, ", "), ratio_name(kept.back())));
+    notes.push_back(fmt::format("{}: ratios {} clip at the same element of a row; measured once, as {}",
+                                side_name(side), fmt::join(names, ", "), ratio_name(kept.back())));
   }
   std::sort(kept.begin(), kept.end());
   return kept;
@@ -83,20 +85,21 @@ ClipCurve model_curve(const std::map<int, ClipCurve>& layers, double hand) {
   ClipCurve mean{.ratio = layers.begin()->second.ratio, .loss = {}};
   mean.loss.resize(mean.ratio.size());
   for (const auto& [id, curve] : layers) {
-    for (size_t i = 0; i < mean.loss.size(); ++i) mean.loss[i] += curve.loss[i] / static_cast<double>(layers.size());
+    for (size_t i = 0; i < mean.loss.size(); ++i)
+      mean.loss[i] += curve.loss[i] / static_cast<double>(layers.size());
   }
   finish(mean, hand);
   return mean;
 }
 
-// The losses of one probe of one layer at the i-th ratios of K and V. The kernel reports keys alone and values alone from
-// one pass, so the two sides are searched together.
+// The losses of one probe of one layer at the i-th ratios of K and V. The kernel reports keys alone and
+// values alone from one pass, so the two sides are searched together.
 struct Pair {
   double k, v;
 };
-Pair losses(const LayerShape& shape, const std::vector<HeadRows>& heads, const SideSetup& k, const SideSetup& v,
-            const CodecOptions& k_options, const CodecOptions& v_options, const Windows& windows,
-            const std::vector<Block>& blocks) {
+Pair losses(const LayerShape& shape, const std::vector<HeadRows>& heads, const SideSetup& k,
+            const SideSetup& v, const CodecOptions& k_options, const CodecOptions& v_options,
+            const Windows& windows, const std::vector<Block>& blocks) {
   AttentionLoss sum;
   for (const auto& rows : heads) {
     const HistoryCodes k_codes(*k.codec, k_options, rows.k.data(), rows.tokens, shape.dim_k, windows);
@@ -147,9 +150,9 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
     ClipCurve k_curve{.ratio = k_ratios, .loss = std::vector<double>(k_ratios.size())};
     ClipCurve v_curve{.ratio = v_ratios, .loss = std::vector<double>(v_ratios.size())};
     for (const int index : options.probes) {
-      const Probe probe = statistics.probe(shape.layer, index);
-      const auto blocks = sample_blocks(report.options.first_query, probe.tokens,
-                                        options.queries, options.seed + static_cast<uint64_t>(index));
+      const Probe probe = load_probe(statistics, shape, index);
+      const auto blocks = sample_blocks(report.options.first_query, probe.tokens, options.queries,
+                                        options.seed + static_cast<uint64_t>(index));
       std::vector<HeadRows> heads;
       for (int head = 0; head < shape.kv_heads; ++head) {
         heads.push_back(head_rows(shape, probe, head, head_transform(k_setup, shape.layer, head),
@@ -159,10 +162,6 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
         const size_t ki = std::min(i, k_ratios.size() - 1), vi = std::min(i, v_ratios.size() - 1);
         const auto loss = losses(shape, heads, k_setup, v_setup, {.groups = groups, .clip = k_ratios[ki]},
                                  {.groups = groups, .clip = v_ratios[vi]}, options.windows, blocks);
-        if (!std::isfinite(loss.k) || !std::isfinite(loss.v)) {
-          throw failure("clip search, layer {}, probe {}: losses {} and {}: the probe's rows hold NaN or infinity",
-                        shape.layer, index, loss.k, loss.v);
-        }
         const auto share = 1.0 / static_cast<double>(options.probes.size());
         if (i == ki) k_curve.loss[i] += share * loss.k;
         if (i == vi) v_curve.loss[i] += share * loss.v;

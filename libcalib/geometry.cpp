@@ -18,7 +18,8 @@ double alignment(const LayerShape& shape, const Probe& probe, int head, const st
   const int D = shape.dim_k, H = shape.group(), top = std::min(8, D);
   Matrix qq = Matrix::Zero(D, D), kk = Matrix::Zero(D, D);
   for (int j = 0; j < H; ++j) {
-    add_gram(probe.q.data() + (head * H + j) * D, int64_t{shape.q_heads} * D, nullptr, probe.tokens, D, qq.data());
+    add_gram(probe.q.data() + (head * H + j) * D, int64_t{shape.q_heads} * D, nullptr, probe.tokens, D,
+             qq.data());
   }
   add_gram(probe.k.data() + head * D, int64_t{shape.kv_heads} * D, nullptr, probe.tokens, D, kk.data());
   const auto q = eigen_decomposition(qq, what + ", Sigma_Q of the probe");

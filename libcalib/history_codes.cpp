@@ -5,8 +5,8 @@
 
 namespace oscar {
 
-HistoryCodes::HistoryCodes(const CodecInfo& codec, const CodecOptions& options, const float* rows, int64_t tokens,
-                           int dim, const Windows& windows)
+HistoryCodes::HistoryCodes(const CodecInfo& codec, const CodecOptions& options, const float* rows,
+                           int64_t tokens, int dim, const Windows& windows)
     : dim_(dim),
       first_(std::min(windows.sink, tokens)),
       count_(std::max<int64_t>(0, tokens - windows.recent - first_)),
@@ -40,7 +40,9 @@ void CodeError::add(const CodeError& other) {
   bytes += other.bytes;
 }
 
-double CodeError::snr() const { return 10 * std::log10(power / error); }
+double CodeError::snr() const {
+  return 10 * std::log10(power / error);
+}
 
 CodeError code_error(const HistoryCodes& codes, const float* rows, int dim, int groups) {
   constexpr int64_t kBlock = 256;

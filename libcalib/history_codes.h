@@ -1,5 +1,5 @@
-// The quantised part of one KV head's cache: rows that some query of a sequence reads from codes, encoded once, and read
-// by their position in the sequence.
+// The quantised part of one KV head's cache: rows that some query of a sequence reads from codes, encoded
+// once, and read by their position in the sequence.
 #pragma once
 #include <memory>
 #include <vector>
@@ -12,16 +12,16 @@ namespace oscar {
 
 class HistoryCodes {
  public:
-  // rows (T, D) in the cache's basis. Encoded are sink <= s <= T - 1 - recent, the history of the last query; the codec's
-  // refusals (std::invalid_argument) pass through.
-  HistoryCodes(const CodecInfo& codec, const CodecOptions& options, const float* rows, int64_t tokens, int dim,
-               const Windows& windows);
+  // rows (T, D) in the cache's basis. Encoded are sink <= s <= T - 1 - recent, the history of the last query;
+  // the codec's refusals (std::invalid_argument) pass through.
+  HistoryCodes(const CodecInfo& codec, const CodecOptions& options, const float* rows, int64_t tokens,
+               int dim, const Windows& windows);
 
   int64_t first() const { return first_; }
   int64_t count() const { return count_; }
   size_t bytes() const { return codes_->bytes(); }
-  // Rows [first, first + count) by position in the sequence. Those outside the history have no code and come as zeros:
-  // the kernel reads them in whole tiles and must not use them.
+  // Rows [first, first + count) by position in the sequence. Those outside the history have no code and come
+  // as zeros: the kernel reads them in whole tiles and must not use them.
   void decode(int64_t first, int64_t count, float* rows) const;
   CodeRows view() const;  // borrows *this
 
@@ -39,7 +39,7 @@ struct CodeError {
   void add(const CodeError& other);
   double bits() const { return 8.0 * static_cast<double>(bytes) / static_cast<double>(elements); }
   double mse() const { return error / static_cast<double>(elements); }
-  double snr() const;    // dB; infinite for exact codes
+  double snr() const;  // dB; infinite for exact codes
   double range_mean() const { return range / static_cast<double>(groups); }
 };
 CodeError code_error(const HistoryCodes& codes, const float* rows, int dim, int groups);  // rows (T, D)

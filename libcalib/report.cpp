@@ -1,5 +1,5 @@
-// Reports as JSON: ordered keys, shortest numbers that read back to the same double, no times, so the same inputs give the
-// same bytes.
+// Reports as JSON: ordered keys, shortest numbers that read back to the same double, no times, so the same
+// inputs give the same bytes.
 #include "libcalib/report.h"
 
 #include <cmath>
@@ -22,10 +22,14 @@ Json to_json(const Provenance& provenance) {
   return json;
 }
 
-static Json to_json(const Windows& windows) { return {{"sink", windows.sink}, {"recent", windows.recent}}; }
+static Json to_json(const Windows& windows) {
+  return {{"sink", windows.sink}, {"recent", windows.recent}};
+}
 
 // JSON has no infinity: the SNR of exact codes is null.
-static Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+static Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
 
 static void add_diagnostics(Json& json, const LayerDiagnostics& diagnostics) {
   for (const auto& info : diagnostic_table()) json[std::string(info.name)] = number(diagnostics.*info.field);
@@ -112,8 +116,10 @@ Json to_json(const ClipReport& report) {
   for (const auto& flag : serving_flags(report)) flags.push_back(flag);
   json["serving"] = Json{{"environment", environment}, {"flags", flags}};
   json["notes"] = report.notes;
-  json["k"] = side_json(report.objective_k, "mean KL(p || p^) in nats, exact values", report.model_k, report.k);
-  json["v"] = side_json(report.objective_v, "||S(V - V^)||^2 / ||SV||^2, exact keys", report.model_v, report.v);
+  json["k"] =
+      side_json(report.objective_k, "mean KL(p || p^) in nats, exact values", report.model_k, report.k);
+  json["v"] =
+      side_json(report.objective_v, "||S(V - V^)||^2 / ||SV||^2, exact keys", report.model_v, report.v);
   return json;
 }
 
@@ -136,18 +142,26 @@ Json to_json(const Comparison& comparison, double tolerance) {
   return json;
 }
 
-ClipChoice read_clip(const std::filesystem::path& path) {
-  const auto json = Json::parse(read_text(path), nullptr, false);
-  if (json.is_discarded()) throw failure("{}: not JSON; expected the clip.json that oscar-clip writes", path.string());
-  const auto schema = json.is_object() ? json.value("schema", std::string("none")) : std::string("none");
-  if (schema != "oscar-clip/1") {
-    throw failure("{}: expected schema oscar-clip/1, found {}", path.string(), schema);
+Json read_report(const std::filesystem::path& path, std::string_view schema) {
+  auto json = Json::parse(read_text(path), nullptr, false);
+  std::string found = "no JSON";
+  if (!json.is_discarded()) {
+    const auto entry = json.is_object() ? json.find("schema") : json.end();
+    found = entry != json.end() && entry->is_string() ? entry->get<std::string>() : "none";
   }
-  const auto side = [&](const char* name, std::string& objective, double& model, std::map<int, double>& layers) {
+  if (found != schema) throw failure("{}: expected schema {}, found {}", path.string(), schema, found);
+  return json;
+}
+
+ClipChoice read_clip(const std::filesystem::path& path) {
+  const auto json = read_report(path, "oscar-clip/1");
+  const auto side = [&](const char* name, std::string& objective, double& model,
+                        std::map<int, double>& layers) {
     const auto& body = json.at(name);
     objective = body.at("objective").get<std::string>();
     model = body.at("ratio").get<double>();
-    for (const auto& layer : body.at("layers")) layers[layer.at("layer").get<int>()] = layer.at("ratio").get<double>();
+    for (const auto& layer : body.at("layers"))
+      layers[layer.at("layer").get<int>()] = layer.at("ratio").get<double>();
   };
   ClipChoice choice;
   try {
@@ -163,7 +177,8 @@ ClipChoice read_clip(const std::filesystem::path& path) {
     for (const auto& [layer, ratio] : *layers) ratios.push_back(ratio);
   }
   for (const double ratio : ratios) {
-    if (!(ratio >= 0 && ratio <= 1)) throw failure("{}: clip ratio {}: expected 0 to 1", path.string(), ratio);
+    if (!(ratio >= 0 && ratio <= 1))
+      throw failure("{}: clip ratio {}: expected 0 to 1", path.string(), ratio);
   }
   return choice;
 }

@@ -10,9 +10,13 @@
 namespace oscar {
 
 nlohmann::ordered_json to_json(const Provenance& provenance);
-nlohmann::ordered_json to_json(const VerifyReport& report);   // "oscar-verify/1"
-nlohmann::ordered_json to_json(const ClipReport& report);     // "oscar-clip/1"
+nlohmann::ordered_json to_json(const VerifyReport& report);                      // "oscar-verify/1"
+nlohmann::ordered_json to_json(const ClipReport& report);                        // "oscar-clip/1"
 nlohmann::ordered_json to_json(const Comparison& comparison, double tolerance);  // "oscar-compare/1"
+
+// A JSON file of that schema, as the tools write it. std::invalid_argument when there is no such file,
+// std::runtime_error when it is something else; "expected schema oscar-clip/1, found …".
+nlohmann::ordered_json read_report(const std::filesystem::path& path, std::string_view schema);
 
 // Only what verify needs of it: ratios by layer for K and V, and what they were found for.
 struct ClipChoice {
@@ -22,15 +26,16 @@ struct ClipChoice {
   std::vector<int> probes;
   std::string model_digest;
 };
-// std::invalid_argument when there is no such file, std::runtime_error when it is not a clip report.
 ClipChoice read_clip(const std::filesystem::path& path);
 
-// What a server of the codec's engine is started with: variables and arguments, without the paths of the rotations.
+// What a server of the codec's engine is started with: variables and arguments, without the paths of the
+// rotations.
 std::vector<std::pair<std::string, std::string>> serving_environment(const ClipReport& report);
 std::vector<std::string> serving_flags(const ClipReport& report);
 
-std::string to_text(const VerifyReport& report, bool per_layer);  // a table for a terminal, sorted by attention KL
-std::string to_text(const ClipReport& report);                    // the curve of the model, the choice, serving flags
-std::string to_text(const Comparison& comparison);                // a line per layer
+std::string to_text(const VerifyReport& report,
+                    bool per_layer);                // a table for a terminal, sorted by attention KL
+std::string to_text(const ClipReport& report);      // the curve of the model, the choice, serving flags
+std::string to_text(const Comparison& comparison);  // a line per layer
 
 }  // namespace oscar

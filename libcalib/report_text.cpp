@@ -34,8 +34,12 @@ class Table {
 std::string loss(double value) {
   return value != 0 && std::abs(value) < 1e-3 ? fmt::format("{:.2e}", value) : fmt::format("{:.4f}", value);
 }
-std::string decibel(double value) { return fmt::format("{:.1f}", value); }
-std::string ratio(double value) { return value <= 0 ? "off" : fmt::format("{}", value); }
+std::string decibel(double value) {
+  return fmt::format("{:.1f}", value);
+}
+std::string ratio(double value) {
+  return value <= 0 ? "off" : fmt::format("{}", value);
+}
 
 template <typename T>
 std::string list(const std::vector<T>& values) {
@@ -43,7 +47,8 @@ std::string list(const std::vector<T>& values) {
 }
 
 std::string setup_line(const RowReport& row) {
-  return fmt::format("{} / {}, clip {} / {}", row.objective_k, row.objective_v, ratio(row.clip_k), ratio(row.clip_v));
+  return fmt::format("{} / {}, clip {} / {}", row.objective_k, row.objective_v, ratio(row.clip_k),
+                     ratio(row.clip_v));
 }
 
 std::vector<const RowReport*> by_kl(const VerifyReport& report) {
@@ -57,30 +62,33 @@ std::vector<const RowReport*> by_kl(const VerifyReport& report) {
 
 std::string to_text(const VerifyReport& report, bool per_layer) {
   std::string text = fmt::format(
-      "{}: attention over a cache of {}\nwindows: first {} and last {} tokens exact; positions {}: of probes {} ({} tokens); "
+      "{}: attention over a cache of {}\nwindows: first {} and last {} tokens exact; positions {}: of probes "
+      "{} ({} tokens); "
       "means over heads, positions, probes and layers\n\n",
-      report.provenance.model_name, report.path, report.windows.sink, report.windows.recent, report.first_query,
-      list(report.probes), list(report.probe_tokens));
-  Table table({"row", "bits K", "bits V", "attn KL", "out err", "logit err", "top-1", "K only", "V only", "SNR K", "SNR V",
-               "set-up K / V"});
+      report.provenance.model_name, report.path, report.windows.sink, report.windows.recent,
+      report.first_query, list(report.probes), list(report.probe_tokens));
+  Table table({"row", "bits K", "bits V", "attn KL", "out err", "logit err", "top-1", "K only", "V only",
+               "SNR K", "SNR V", "set-up K / V"});
   for (const auto* row : by_kl(report)) {
     const auto& m = row->mean;
-    table.row({row->name, fmt::format("{:.2f}", row->bits_k), fmt::format("{:.2f}", row->bits_v), loss(m.attention_kl),
-               loss(m.output_error), loss(m.logit_error), fmt::format("{:.3f}", m.top1), loss(m.output_error_k),
-               loss(m.output_error_v), decibel(m.snr_k), decibel(m.snr_v), setup_line(*row)});
+    table.row({row->name, fmt::format("{:.2f}", row->bits_k), fmt::format("{:.2f}", row->bits_v),
+               loss(m.attention_kl), loss(m.output_error), loss(m.logit_error), fmt::format("{:.3f}", m.top1),
+               loss(m.output_error_k), loss(m.output_error_v), decibel(m.snr_k), decibel(m.snr_v),
+               setup_line(*row)});
   }
   text += table.text();
   if (!per_layer) return text;
   for (const auto* row : by_kl(report)) {
     text += fmt::format("\n{}: {}\n", row->name, setup_line(*row));
-    Table layers({"layer", "attn KL", "out err", "logit err", "top-1", "K only", "V only", "SNR K", "SNR V", "flat K", "flat V",
-                  "range K", "range V", "align", "worst head KL"});
+    Table layers({"layer", "attn KL", "out err", "logit err", "top-1", "K only", "V only", "SNR K", "SNR V",
+                  "flat K", "flat V", "range K", "range V", "align", "worst head KL"});
     for (const auto& d : row->layers) {
       const auto worst = std::max_element(d.head_kl.begin(), d.head_kl.end());
       layers.row({fmt::format("{}", d.layer), loss(d.attention_kl), loss(d.output_error), loss(d.logit_error),
-                  fmt::format("{:.3f}", d.top1), loss(d.output_error_k), loss(d.output_error_v), decibel(d.snr_k),
-                  decibel(d.snr_v), fmt::format("{:.2f}", d.flatness_k), fmt::format("{:.2f}", d.flatness_v),
-                  fmt::format("{:.3g}", d.range_k), fmt::format("{:.3g}", d.range_v), fmt::format("{:.2f}", d.alignment),
+                  fmt::format("{:.3f}", d.top1), loss(d.output_error_k), loss(d.output_error_v),
+                  decibel(d.snr_k), decibel(d.snr_v), fmt::format("{:.2f}", d.flatness_k),
+                  fmt::format("{:.2f}", d.flatness_v), fmt::format("{:.3g}", d.range_k),
+                  fmt::format("{:.3g}", d.range_v), fmt::format("{:.2f}", d.alignment),
                   fmt::format("{} (head {})", loss(*worst), worst - d.head_kl.begin())});
     }
     text += layers.text();
@@ -112,18 +120,19 @@ static std::string choice_line(const char* side, const char* what, const ClipCur
     own += curve.best_loss / static_cast<double>(layers.size());
   }
   const double more = model.best_loss > 0 ? 100 * (model.hand_loss / model.best_loss - 1) : 0;
-  return fmt::format(
-      "{}: {} ({} {}); {} would lose {} (+{:.1f} %); each layer's own, {} to {}, {}\n", side, ratio(model.best_ratio),
-      what, loss(model.best_loss), ratio(model.hand_ratio), loss(model.hand_loss), more, ratio(low), ratio(high), loss(own));
+  return fmt::format("{}: {} ({} {}); {} would lose {} (+{:.1f} %); each layer's own, {} to {}, {}\n", side,
+                     ratio(model.best_ratio), what, loss(model.best_loss), ratio(model.hand_ratio),
+                     loss(model.hand_loss), more, ratio(low), ratio(high), loss(own));
 }
 
 std::string to_text(const ClipReport& report) {
   std::string text = fmt::format(
-      "{}: clip ratios for {} / {}, codec {}, {} group(s)\nwindows: first {} and last {} tokens exact; {} positions from {} "
+      "{}: clip ratios for {} / {}, codec {}, {} group(s)\nwindows: first {} and last {} tokens exact; {} "
+      "positions from {} "
       "of probes {}, seed {}; means over {} layers\n\n",
       report.provenance.model_name, report.objective_k, report.objective_v, report.codec, report.groups,
-      report.options.windows.sink, report.options.windows.recent, report.options.queries, report.options.first_query,
-      list(report.options.probes), report.options.seed, report.k.size());
+      report.options.windows.sink, report.options.windows.recent, report.options.queries,
+      report.options.first_query, list(report.options.probes), report.options.seed, report.k.size());
   std::vector<double> ratios = report.model_k.ratio;
   ratios.insert(ratios.end(), report.model_v.ratio.begin(), report.model_v.ratio.end());
   std::sort(ratios.begin(), ratios.end());
@@ -143,7 +152,8 @@ std::string to_text(const ClipReport& report) {
   text += choice_line("V", "out err", report.model_v, report.v);
   for (const auto& note : report.notes) text += "note: " + note + '\n';
   text += "\nServe with:\n";
-  for (const auto& [name, value] : serving_environment(report)) text += fmt::format("  {}={} \\\n", name, value);
+  for (const auto& [name, value] : serving_environment(report))
+    text += fmt::format("  {}={} \\\n", name, value);
   text += fmt::format("  … {}\n", fmt::join(serving_flags(report), " "));
   return text;
 }
@@ -151,12 +161,14 @@ std::string to_text(const ClipReport& report) {
 std::string to_text(const Comparison& comparison) {
   std::string text;
   for (const auto& remark : comparison.remarks) text += remark + '\n';
-  if (!comparison.only_a.empty()) text += fmt::format("layers only in the first: {}\n", list(comparison.only_a));
-  if (!comparison.only_b.empty()) text += fmt::format("layers only in the second: {}\n", list(comparison.only_b));
+  if (!comparison.only_a.empty())
+    text += fmt::format("layers only in the first: {}\n", list(comparison.only_a));
+  if (!comparison.only_b.empty())
+    text += fmt::format("layers only in the second: {}\n", list(comparison.only_b));
   Table table({"layer", "covariance", "subspace", "rotation"});
   for (const auto& layer : comparison.layers) {
-    table.row({fmt::format("{}", layer.layer), fmt::format("{:.2e}", layer.covariance), fmt::format("{:.2e}", layer.subspace),
-               fmt::format("{:.2e}", layer.rotation)});
+    table.row({fmt::format("{}", layer.layer), fmt::format("{:.2e}", layer.covariance),
+               fmt::format("{:.2e}", layer.subspace), fmt::format("{:.2e}", layer.rotation)});
   }
   return text + table.text();
 }

@@ -20,15 +20,18 @@ SideSetup RowList::side(const RotationSet* rotation, double clip) const {
           .rotation = rotation};
 }
 
-void RowList::add_row(std::string name, const RotationSet* k, const RotationSet* v, double clip_k, double clip_v) {
+void RowList::add_row(std::string name, const RotationSet* k, const RotationSet* v, double clip_k,
+                      double clip_v) {
   for (const auto& row : rows_) {
-    if (row.name == name) throw invalid("two rows are called '{}': give rotations names of their own, NAME=DIR", name);
+    if (row.name == name)
+      throw invalid("two rows are called '{}': give rotations names of their own, NAME=DIR", name);
   }
   rows_.push_back({.name = std::move(name), .k = side(k, clip_k), .v = side(v, clip_v)});
 }
 
 void RowList::add_baselines(const std::vector<LayerShape>& shapes, double clip_k, double clip_v) {
-  const auto& [k, v] = rotations_.emplace_back(hadamard_rotations(shapes, Side::K), hadamard_rotations(shapes, Side::V));
+  const auto& [k, v] =
+      rotations_.emplace_back(hadamard_rotations(shapes, Side::K), hadamard_rotations(shapes, Side::V));
   add_row("naive", nullptr, nullptr, 0, 0);
   add_row("clip", nullptr, nullptr, clip_k, clip_v);
   add_row("hadamard", &k, &v, 0, 0);

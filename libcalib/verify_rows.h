@@ -13,7 +13,8 @@ RotationSet hadamard_rotations(const std::vector<LayerShape>& shapes, Side side)
 // Rows point into the sets that this owns; it can be moved, not copied.
 class RowList {
  public:
-  // `clip` of a row is meant for the codec at hand: "off" becomes a ratio of 1 where the codec cannot go without.
+  // `clip` of a row is meant for the codec at hand: "off" becomes a ratio of 1 where the codec cannot go
+  // without.
   RowList(const CodecInfo& codec, int groups) : codec_(&codec), groups_(groups) {}
   RowList(RowList&&) = default;
 

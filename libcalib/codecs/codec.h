@@ -11,11 +11,12 @@
 namespace oscar {
 
 struct CodecOptions {
-  int groups = 1;      // per row
-  double clip = 0;     // ratio; <= 0: off
+  int groups = 1;   // per row
+  double clip = 0;  // ratio; <= 0: off
 };
 
-// The packed rows of one KV head. decode() is what the attention kernel calls, tile by tile; it must be thread-safe.
+// The packed rows of one KV head. decode() is what the attention kernel calls, tile by tile; it must be
+// thread-safe.
 class EncodedRows {
  public:
   virtual ~EncodedRows() = default;
@@ -24,13 +25,14 @@ class EncodedRows {
 };
 
 struct CodecInfo {
-  std::string_view name;         // "sglang-prefill"
-  std::string_view storage;      // what is really held, for a report: "packed INT2"
-  int64_t window_multiple;       // sink and recent windows come in multiples of it (a page of the consumer)
-  std::string_view summary;      // one line for --help
+  std::string_view name;     // "sglang-prefill"
+  std::string_view storage;  // what is really held, for a report: "packed INT2"
+  int64_t window_multiple;   // sink and recent windows come in multiples of it (a page of the consumer)
+  std::string_view summary;  // one line for --help
   // n rows of `dim` floats; std::invalid_argument on a dim or group count that the consumer does not support.
   std::unique_ptr<EncodedRows> (*encode)(const float* rows, int64_t n, int dim, const CodecOptions& options);
-  // The same values in double, from the rule itself and not from the packed bytes: the reference of the tests.
+  // The same values in double, from the rule itself and not from the packed bytes: the reference of the
+  // tests.
   void (*reference)(const double* rows, int64_t n, int dim, const CodecOptions& options, double* decoded);
 };
 

@@ -5,10 +5,10 @@
 
 namespace oscar {
 
-#define OSCAR_CODEC(name, space, storage, multiple, summary)                                            \
-  namespace space {                                                                                     \
-  std::unique_ptr<EncodedRows> encode(const float* rows, int64_t n, int dim, const CodecOptions&);      \
-  void reference(const double* rows, int64_t n, int dim, const CodecOptions&, double* decoded);         \
+#define OSCAR_CODEC(name, space, storage, multiple, summary)                                       \
+  namespace space {                                                                                \
+  std::unique_ptr<EncodedRows> encode(const float* rows, int64_t n, int dim, const CodecOptions&); \
+  void reference(const double* rows, int64_t n, int dim, const CodecOptions&, double* decoded);    \
   }
 #include "libcalib/codecs/codecs.def"
 #undef OSCAR_CODEC
@@ -20,8 +20,12 @@ static constexpr std::array kCodecs = {
 #undef OSCAR_CODEC
 };
 
-std::span<const CodecInfo> codec_table() { return kCodecs; }
+std::span<const CodecInfo> codec_table() {
+  return kCodecs;
+}
 
-const CodecInfo& find_codec(std::string_view name) { return find_by_name(codec_table(), name, "codec"); }
+const CodecInfo& find_codec(std::string_view name) {
+  return find_by_name(codec_table(), name, "codec");
+}
 
 }  // namespace oscar

@@ -9,7 +9,8 @@ using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::
 using Rows = Eigen::Map<FloatMatrix, 0, Eigen::OuterStride<>>;
 using ConstRows = Eigen::Map<const FloatMatrix, 0, Eigen::OuterStride<>>;
 
-// Blocks of a fixed height, whatever the number of threads: the same products in the same order, the same floats.
+// Blocks of a fixed height, whatever the number of threads: the same products in the same order, the same
+// floats.
 constexpr int64_t kBlock = 256;
 
 // out = (in - before) map + after; an empty map is the identity, an empty row zero.
