@@ -178,17 +178,15 @@ Id access(const Place& place) {
 }
 
 bool exists_in(const Place& place, hid_t file, const std::string& path) {
-  // H5Lexists fails when a group on the way is missing, so each is asked for in turn.
+  // H5Lexists fails when something on the way is missing or no group, so each is asked for in turn.
   for (size_t end = 0; end != path.npos;) {
     end = path.find('/', end + 1);
     const auto prefix = path.substr(0, end);
     if (prefix.empty() || prefix == "/") continue;
     if (place.check(H5Lexists(file, prefix.c_str(), H5P_DEFAULT), "look up") == 0) return false;
-    if (H5Oexists_by_name(file, prefix.c_str(), access(place)) <=
-        0) {  // a link to nowhere, or into another file
-      H5Eclear2(H5E_DEFAULT);
-      return false;
-    }
+    const Id object(H5Oopen(file, prefix.c_str(), access(place)), H5Oclose);
+    if (object < 0) H5Eclear2(H5E_DEFAULT);  // a link to nowhere, or into another file
+    if (object < 0 || (end != path.npos && H5Iget_type(object) != H5I_GROUP)) return false;
   }
   return true;
 }

@@ -62,6 +62,14 @@ Tensor eigenvalue_tensor(const RotationSet& set, const LayerRotation& layer) {
   return make_tensor(set.per_head ? Shape{heads, d} : Shape{d}, std::move(values));
 }
 
+// Not an initialiser list: GCC 12 then warns of an uninitialised variant, wrongly.
+template <typename T>
+PtValue pt(T content) {
+  PtValue value;
+  value.value = std::move(content);
+  return value;
+}
+
 void name_side(RotationSet& set, const std::filesystem::path& path, std::optional<Side> stated) {
   const Objective objective = parse_objective(set.objective);
   set.composition = objective.composition;
@@ -181,17 +189,17 @@ void write_rotations_pt(const std::filesystem::path& path, const RotationSet& se
   PtDict layers;
   for (const auto& [id, layer] : set.layers) {
     PtDict entry;
-    entry.set("layer_id", PtValue{int64_t{id}});
-    entry.set("rotation", PtValue{rotation_tensor(set, layer)});
-    if (!layer.eigenvalues.empty()) entry.set("eigenvalues", PtValue{eigenvalue_tensor(set, layer)});
-    layers.set(int64_t{id}, PtValue{std::move(entry)});
+    entry.set("layer_id", pt(int64_t{id}));
+    entry.set("rotation", pt(rotation_tensor(set, layer)));
+    if (!layer.eigenvalues.empty()) entry.set("eigenvalues", pt(eigenvalue_tensor(set, layer)));
+    layers.set(int64_t{id}, pt(std::move(entry)));
   }
   PtDict file;
-  file.set("format_version", PtValue{int64_t{set.per_head ? 2 : 1}});
-  file.set("objective", PtValue{set.objective});
-  file.set("source_grouping", PtValue{std::string(set.per_head ? kPerHead : kPerLayer)});
-  file.set("layers", PtValue{std::move(layers)});
-  write_pt(path, PtValue{std::move(file)}, path.stem().string());
+  file.set("format_version", pt(int64_t{set.per_head ? 2 : 1}));
+  file.set("objective", pt(set.objective));
+  file.set("source_grouping", pt(std::string(set.per_head ? kPerHead : kPerLayer)));
+  file.set("layers", pt(std::move(layers)));
+  write_pt(path, pt(std::move(file)), path.stem().string());
 }
 
 void write_rotations_safetensors(const std::filesystem::path& path, const RotationSet& set,

@@ -1,0 +1,263 @@
+#include "libcalib/artifacts/rotation_file.h"
+
+#include <Eigen/Eigenvalues>
+
+#include "formats/pt.h"
+#include "formats/safetensors.h"
+#include "libcalib/artifacts/objective.h"
+#include "libcalib/artifacts/rotation_directory.h"
+#include "libcalib/compare.h"
+#include "libcalib/hadamard.h"
+#include "tests/calib/sample.h"
+
+namespace oscar {
+namespace {
+
+std::map<int, LayerStatistics> layers() {
+  std::map<int, LayerStatistics> all;
+  for (const int id : {3, 7}) all[id] = test::statistics_of(test::shape_of(id, 4, 2, 16, 12), 100, static_cast<uint64_t>(id));
+  return all;
+}
+FitResult fitted(bool per_head = false) {
+  FitOptions o;
+  o.target_k = "qqt";
+  o.target_v = "sst";
+  o.per_head = per_head;
+  return fit(layers(), o);
+}
+void expect_float32_of(const RotationSet& found, const RotationSet& expected) {
+  EXPECT_EQ(found.side, expected.side);
+  EXPECT_EQ(found.objective, expected.objective);
+  EXPECT_EQ(found.composition, expected.composition);
+  EXPECT_EQ(found.per_head, expected.per_head);
+  ASSERT_EQ(found.layers.size(), expected.layers.size());
+  for (const auto& [id, layer] : expected.layers) {
+    const auto& other = found.layers.at(id);
+    ASSERT_EQ(other.rotation.size(), layer.rotation.size());
+    for (size_t h = 0; h < layer.rotation.size(); ++h) {
+      EXPECT_EQ(other.rotation[h], Matrix(layer.rotation[h].cast<float>().cast<double>()));
+      EXPECT_EQ(other.eigenvalues.at(h), Vector(layer.eigenvalues[h].cast<float>().cast<double>()));
+    }
+  }
+}
+template <typename T>
+PtValue pt(T content) {
+  PtValue value;
+  value.value = std::move(content);
+  return value;
+}
+PtValue identity_entry() { return pt(make_tensor({2, 2}, std::vector<float>{1, 0, 0, 1})); }
+
+TEST(RotationFile, RoundTripOfEveryFormAndFormat) {
+  const test::TempDir dir;
+  for (const bool per_head : {false, true}) {
+    const FitResult result = fitted(per_head);
+    for (const RotationSet* set : {&result.k, &result.v}) {
+      write_rotations_pt(dir / "any.pt", *set);
+      write_rotations_safetensors(dir / "any.safetensors", *set, {});
+      expect_float32_of(read_rotations(dir / "any.pt"), *set);
+      expect_float32_of(read_rotations(dir / "any.safetensors"), *set);
+    }
+  }
+}
+
+TEST(RotationFile, KeysOfVersionOneAndTwo) {
+  const test::TempDir dir;
+  for (const bool per_head : {false, true}) {
+    write_rotations_pt(dir / "k.pt", fitted(per_head).k);
+    const PtValue root = read_pt(dir / "k.pt");
+    const PtDict& file = root.dict("file");
+    EXPECT_EQ(file.find("format_version")->integer(""), per_head ? 2 : 1);
+    EXPECT_EQ(file.find("objective")->text(""), per_head ? "qqt_r_h_pbr_perhead" : "qqt_r_h_pbr");
+    EXPECT_EQ(file.find("source_grouping")->text(""), per_head ? "per_kv_head" : "layer");
+    EXPECT_EQ(file.items.size(), 4u);
+    const PtDict& layer = file.find("layers")->dict("").find(7)->dict("");
+    EXPECT_EQ(layer.items.size(), 3u);
+    EXPECT_EQ(layer.find("layer_id")->integer(""), 7);
+    expect(layer.find("rotation")->tensor(""), DType::F32, per_head ? Shape{2, 16, 16} : Shape{16, 16}, "rotation");
+    expect(layer.find("eigenvalues")->tensor(""), DType::F32, per_head ? Shape{2, 16} : Shape{16}, "eigenvalues");
+  }
+}
+
+TEST(RotationFile, SameInputsSameBytes) {
+  const test::TempDir dir;
+  const FitResult a = fitted(), b = fitted();
+  write_rotations_pt(dir / "k_a.pt", a.k);
+  fs::create_directory(dir / "other");
+  write_rotations_pt(dir / "other" / "k_a.pt", b.k);
+  EXPECT_EQ(test::read(dir / "k_a.pt"), test::read(dir / "other" / "k_a.pt"));
+}
+
+TEST(RotationFile, SafetensorsCarriesTheProvenance) {
+  const test::TempDir dir;
+  Provenance p;
+  p.model_digest = "abc";
+  p.tokens = 7;
+  write_rotations_safetensors(dir / "v.safetensors", fitted().v, p);
+  const auto file = read_safetensors(dir / "v.safetensors");
+  EXPECT_EQ(file.metadata.at("model_digest"), "abc");
+  EXPECT_EQ(file.metadata.at("tokens"), "7");
+  EXPECT_EQ(file.metadata.at("side"), "v");
+}
+
+TEST(RotationFile, ToleratesWhatPublishedFilesDo) {
+  const test::TempDir dir;
+  const Tensor shared = make_tensor({2, 2}, std::vector<float>{1, 0, 0, 1});
+  PtDict layers, file;
+  for (const char* id : {"0", "12"}) {
+    PtDict layer;
+    layer.set("rotation", pt(shared));
+    layers.set(id, pt(std::move(layer)));
+  }
+  file.set("format_version", pt(std::string("identity-v1")));
+  file.set("objective", pt(std::string("identity")));
+  file.set("layers", pt(std::move(layers)));
+  write_pt(dir / "v_rotation.pt", pt(file), "v_rotation");
+  const auto set = read_rotations(dir / "v_rotation.pt");
+  EXPECT_EQ(set.side, Side::V);
+  EXPECT_EQ(set.composition, "");
+  EXPECT_EQ(set.layers.at(12).rotation[0], Matrix(Matrix::Identity(2, 2)));
+  EXPECT_TRUE(set.layers.at(0).eigenvalues.empty());
+  // Neither the objective nor the name says K or V.
+  write_pt(dir / "rotation.pt", pt(file), "rotation");
+  EXPECT_THROW(read_rotations(dir / "rotation.pt"), std::invalid_argument);
+}
+
+TEST(RotationFile, TheObjectiveDecidesBeforeTheName) {
+  const test::TempDir dir;
+  write_rotations_pt(dir / "v_rotation_qqt_r_h_pbr.pt", fitted().k);
+  EXPECT_EQ(read_rotations(dir / "v_rotation_qqt_r_h_pbr.pt").side, Side::K);
+}
+
+TEST(RotationFile, Objectives) {
+  const auto parse = [](const char* text) { return parse_objective(text); };
+  EXPECT_EQ(parse("qqt_r_h_pbr").side, Side::K);
+  EXPECT_EQ(parse("qqt_r_h_pbr").composition, "r_h_pbr");
+  EXPECT_EQ(parse("qqt_h_pbr").composition, "h_pbr");
+  EXPECT_EQ(parse("qqt-mass_pbr").composition, "pbr");
+  EXPECT_EQ(parse("sst_plain_perhead").side, Side::V);
+  EXPECT_EQ(parse("sst_plain_perhead").composition, "plain");
+  EXPECT_FALSE(parse("hadamard").side);
+  EXPECT_FALSE(parse("cov_eig_hadamard_perhead").side);
+  EXPECT_EQ(parse("uresidual").composition, "");
+}
+
+TEST(RotationFile, RefusesLiesByName) {
+  const test::TempDir dir;
+  const auto refused = [&](const RotationSet& set, const std::string& word) {
+    write_rotations_pt(dir / "k_x.pt", set);
+    try {
+      read_rotations(dir / "k_x.pt");
+      ADD_FAILURE() << word << ": was read";
+    } catch (const std::runtime_error& e) {
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("layer 7"), std::string::npos) << e.what();
+    }
+  };
+  RotationSet set = fitted().k;
+  set.layers[7].rotation[0](1, 1) += 0.01;
+  refused(set, "not orthogonal");
+  set = fitted().k;
+  set.layers[7].rotation[0](1, 1) = NAN;
+  refused(set, "not finite");
+  set = fitted().k;
+  std::swap(set.layers[7].eigenvalues[0](0), set.layers[7].eigenvalues[0](15));
+  refused(set, "ascend");
+  set = fitted().k;
+  set.layers[7].eigenvalues[0].conservativeResize(8);
+  refused(set, "eigenvalues");
+}
+
+TEST(RotationFile, RefusesVersionThree) {
+  const test::TempDir dir;
+  for (const char* field : {"q_rotation", "k_mean", "o_rotation"}) {
+    PtDict layer, layers, file;
+    layer.set("rotation", identity_entry());
+    layer.set(field, identity_entry());
+    layers.set(int64_t{0}, pt(std::move(layer)));
+    file.set("objective", pt(std::string("qqt_plain")));
+    file.set("layers", pt(std::move(layers)));
+    write_pt(dir / "k_x.pt", pt(std::move(file)), "k_x");
+    EXPECT_THROW(read_rotations(dir / "k_x.pt"), std::invalid_argument) << field;
+  }
+  test::write(dir / "k_x.bin", "x");
+  EXPECT_THROW(read_rotations(dir / "k_x.bin"), std::invalid_argument);
+}
+
+TEST(RotationDirectory, PublishedNamesAndManifest) {
+  const test::TempDir dir;
+  const FitResult result = fitted();
+  FitOptions options;
+  options.target_k = "qqt";
+  options.target_v = "sst";
+  const auto both = std::vector{RotationFormat::Pt, RotationFormat::SafeTensors};
+  const auto files = write_rotation_directory(dir / "rotations", {}, options, result, both);
+  ASSERT_EQ(files.size(), 4u);
+  EXPECT_EQ(files[0].name, "k_rotation_qqt_r_h_pbr.pt");
+  EXPECT_EQ(files[3].name, "v_rotation_sst_r_h_pbr.safetensors");
+  const auto listed = read_manifest(dir / "rotations");
+  ASSERT_EQ(listed.size(), 4u);
+  EXPECT_EQ(listed[0].sha256, files[0].sha256);
+  const auto pair = read_rotation_directory(dir / "rotations");
+  expect_float32_of(pair.k, result.k);
+  expect_float32_of(pair.v, result.v);
+
+  // A second fit into the same directory: the manifest says which files count.
+  write_rotation_directory(dir / "rotations", {}, options, fitted(true), both);
+  EXPECT_TRUE(read_rotation_directory(dir / "rotations").k.per_head);
+  fs::remove(dir / "rotations" / "manifest.json");
+  EXPECT_THROW(read_rotation_directory(dir / "rotations"), std::invalid_argument);
+  EXPECT_THROW(read_rotation_directory(dir / "nothing"), std::invalid_argument);
+}
+
+TEST(RotationDirectory, LeavesNothingBesides) {
+  const test::TempDir dir;
+  FitResult result = fitted();
+  result.v.layers.begin()->second.rotation.clear();  // the second file cannot be written
+  EXPECT_ANY_THROW(write_rotation_directory(dir / "rotations", {}, {}, result, {RotationFormat::Pt}));
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+// Published files: read, checked, and turned back into the covariance they came from.
+void expect_published(const fs::path& folder) {
+  const RotationPair pair = read_rotation_directory(folder);
+  for (const RotationSet* set : {&pair.k, &pair.v}) {
+    EXPECT_NO_THROW(check(*set, folder.string()));
+    EXPECT_EQ(set->composition, "r_h_pbr");
+    EXPECT_TRUE(compare(*set, *set).equal(0));
+    const auto& composition = find_composition(set->composition);
+    for (const auto& [id, layer] : set->layers) {
+      const Matrix c = recover_covariance(composition, layer.rotation[0], layer.eigenvalues[0]);
+      EXPECT_LT((c - c.transpose()).cwiseAbs().maxCoeff(), 1e-12 * c.cwiseAbs().maxCoeff());
+      const auto eigen = eigen_decomposition(c, "published");
+      EXPECT_GT(eigen.values[0], -1e-5 * eigen.values[eigen.values.size() - 1]) << id;
+      EXPECT_LT((eigen.values - layer.eigenvalues[0]).norm() / layer.eigenvalues[0].norm(), 1e-5) << id;
+      RotationSet again = *set;
+      again.layers = {{id, {{compose(composition, eigen)}, {eigen.values}}}};
+      RotationSet one = *set;
+      one.layers = {{id, layer}};
+      EXPECT_TRUE(compare(one, again).equal(1e-5)) << id;
+    }
+  }
+}
+TEST(PublishedRotations, Qwen3) {
+  OSCAR_NEED_DATA(folder, "oscar-qwen3-4b-thinking");
+  expect_published(folder);
+}
+TEST(PublishedRotations, HybridWithSparseIds) {
+  OSCAR_NEED_DATA(folder, "oscar-qwen3.5-4b/calibrated");
+  expect_published(folder);
+}
+TEST(PublishedRotations, GptOss) {
+  OSCAR_NEED_DATA(folder, "novakv-gptoss-20b");
+  expect_published(folder);
+}
+TEST(PublishedRotations, HadamardSharesOneStorage) {
+  OSCAR_NEED_DATA(folder, "oscar-qwen3.5-4b/hadamard");
+  const auto pair = read_rotation_directory(folder);
+  const Matrix expected = hadamard(256).cast<float>().cast<double>();
+  for (const auto& [id, layer] : pair.k.layers) EXPECT_LT((layer.rotation[0] - expected).cwiseAbs().maxCoeff(), 1e-7) << id;
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,74 @@
+// Inputs of these tests: correlated rows with large means and a few outlier channels, and layers made of them.
+#pragma once
+#include <cmath>
+
+#include "libcalib/statistics.h"
+#include "tests/support/support.h"
+
+namespace oscar::test {
+
+// (tokens, heads, dim): per head and channel its own scale and mean, and one direction that all channels share.
+inline std::vector<float> correlated(int64_t tokens, int heads, int dim, uint64_t seed) {
+  const auto width = static_cast<size_t>(heads * dim);
+  const auto scale = normal(width, seed, 0.7f), mean = normal(width, seed + 1, 0.5f), shared = normal(width, seed + 2, 1.5f);
+  const auto noise = normal(static_cast<size_t>(tokens) * width, seed + 3), common = normal(static_cast<size_t>(tokens), seed + 4);
+  std::vector<float> rows(noise.size());
+  for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
+    for (size_t i = 0; i < width; ++i) {
+      rows[t * width + i] = noise[t * width + i] * std::exp(scale[i]) + mean[i] + common[t] * shared[i];
+    }
+  }
+  return rows;
+}
+
+inline LayerShape shape_of(int layer, int q_heads, int kv_heads, int dim_k, int dim_v) {
+  LayerShape shape;
+  shape.layer = layer;
+  shape.q_heads = q_heads;
+  shape.kv_heads = kv_heads;
+  shape.dim_k = dim_k;
+  shape.dim_v = dim_v;
+  shape.scale = 1 / std::sqrt(static_cast<double>(dim_k));
+  return shape;
+}
+
+struct Rows {
+  int64_t tokens;
+  std::vector<float> q, k, v, o;
+};
+inline Rows rows_of(const LayerShape& s, int64_t tokens, uint64_t seed) {
+  return {tokens, correlated(tokens, s.q_heads, s.dim_k, seed), correlated(tokens, s.kv_heads, s.dim_k, seed + 10),
+          correlated(tokens, s.kv_heads, s.dim_v, seed + 20), correlated(tokens, s.q_heads, s.dim_v, seed + 30)};
+}
+
+// A layer with every sum, a metric and sampled rows.
+inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, uint64_t seed) {
+  const Rows r = rows_of(shape, tokens, seed);
+  LayerStatistics layer;
+  layer.sums = LayerSums(shape);
+  layer.sums.add_rows(r.q.data(), r.k.data(), r.v.data(), r.o.data(), tokens);
+  std::vector<Matrix> sigma;
+  for (int h = 0; h < shape.kv_heads; ++h) {
+    sigma.push_back(layer.sums.matrix(Sum::qq, h) / static_cast<double>(tokens * shape.group()));
+    layer.value_metric.push_back(layer.sums.matrix(Sum::oo, h));
+  }
+  layer.sums.add_proxy(sigma, r.k.data(), r.v.data(), tokens);
+  std::vector<int32_t> queries;
+  for (int32_t t = 0; t < tokens; t += 2) queries.push_back(t);
+  const std::vector<float> mass(queries.size() * static_cast<size_t>(shape.q_heads), 0.25f);
+  const std::vector<double> importance(static_cast<size_t>(tokens * shape.kv_heads), 0.5);
+  layer.sums.add_scores(r.q.data(), r.k.data(), r.v.data(), tokens, queries, mass.data(), mass.data(), mass.data(),
+                        importance.data(), importance.data());
+  const int64_t n = std::min<int64_t>(tokens, 5);
+  for (int64_t i = 0; i < n; ++i) {
+    layer.rows.position.push_back(i);
+    layer.rows.sequence.push_back(i % 2);
+  }
+  layer.rows.k.assign(r.k.begin(), r.k.begin() + n * shape.kv_heads * shape.dim_k);
+  layer.rows.v.assign(r.v.begin(), r.v.begin() + n * shape.kv_heads * shape.dim_v);
+  layer.rows.u.assign(static_cast<size_t>(n * shape.kv_heads), 0.5f);
+  layer.rows.w = layer.rows.u;
+  return layer;
+}
+
+}  // namespace oscar::test

@@ -1,0 +1,255 @@
+#include "libcalib/artifacts/statistics_file.h"
+
+#include "tests/calib/sample.h"
+
+namespace oscar {
+namespace {
+
+namespace fs = std::filesystem;
+
+const LayerShape kShapes[] = {test::shape_of(2, 4, 2, 8, 12), test::shape_of(5, 6, 3, 16, 16)};
+
+StatisticsHeader header_of(const std::string& shard = "0/1", const std::string& text = "text") {
+  StatisticsHeader h;
+  Provenance& p = h.provenance;
+  p.tool_version = "0.1.0";
+  p.model_name = "toy";
+  p.architecture = "llama";
+  p.model_digest = "model";
+  p.tokenizer_digest = "tokenizer";
+  p.text_digest = text;
+  p.bos_policy = "none";
+  p.rope = "theta 10000";
+  p.dtype = "float32";
+  p.device = "cpu";
+  p.command = "--seq-len 60";
+  p.layers_total = 6;
+  p.tokens = 120;
+  p.sequence_lengths = {60, 60};
+  p.shard = shard;
+  h.windows = {4, 8};
+  h.has_scores = true;
+  h.layers.assign(std::begin(kShapes), std::end(kShapes));
+  h.probe_lengths = {7, 9};
+  return h;
+}
+std::vector<Probe> probes_of(const LayerShape& s) {
+  std::vector<Probe> probes;
+  for (const int64_t t : {7, 9}) {
+    const auto r = test::rows_of(s, t, static_cast<uint64_t>(t));
+    probes.push_back({t, r.q, r.k, r.v});
+  }
+  return probes;
+}
+LayerStatistics layer_of(const LayerShape& s, uint64_t seed) { return test::statistics_of(s, 120, seed + static_cast<uint64_t>(s.layer)); }
+
+void write_file(const fs::path& path, const StatisticsHeader& header, uint64_t seed = 1, DType dtype = DType::F32) {
+  StatisticsWriter writer(path, dtype);
+  for (const auto& shape : header.layers) writer.layer(layer_of(shape, seed), probes_of(shape));
+  writer.finish(header);
+}
+void expect_equal(const LayerSums& a, const LayerSums& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.score_queries, b.score_queries);
+  EXPECT_EQ(a.score_tokens, b.score_tokens);
+  for (const auto& sum : sum_table()) EXPECT_TRUE(std::ranges::equal(a.values(sum.sum), b.values(sum.sum))) << sum.name;
+}
+std::string message(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument& e) {
+    return e.what();
+  }
+  return "no std::invalid_argument was thrown";
+}
+
+TEST(StatisticsFile, RoundTrip) {
+  const test::TempDir dir;
+  const auto header = header_of();
+  write_file(dir / "a.h5", header);
+  const StatisticsReader reader(dir / "a.h5");
+  const auto& h = reader.header();
+  EXPECT_EQ(h.provenance.model_digest, "model");
+  EXPECT_EQ(h.provenance.model_path, "");
+  EXPECT_EQ(h.provenance.id_space, "global");
+  EXPECT_EQ(h.provenance.layers_total, 6);
+  EXPECT_EQ(h.provenance.tokens, 120);
+  EXPECT_EQ(h.provenance.sequence_lengths, header.provenance.sequence_lengths);
+  EXPECT_EQ(h.windows, header.windows);
+  EXPECT_TRUE(h.has_scores);
+  EXPECT_EQ(h.layers, header.layers);
+  EXPECT_EQ(h.probe_lengths, header.probe_lengths);
+  for (const auto& shape : kShapes) {
+    const auto expected = layer_of(shape, 1), found = reader.layer(shape.layer);
+    expect_equal(found.sums, expected.sums);
+    EXPECT_EQ(found.value_metric, expected.value_metric);
+    EXPECT_EQ(found.rows.count(), 0);
+    const auto rows = reader.rows(shape.layer);
+    EXPECT_EQ(rows.position, expected.rows.position);
+    EXPECT_EQ(rows.sequence, expected.rows.sequence);
+    EXPECT_EQ(rows.k, expected.rows.k);
+    EXPECT_EQ(rows.v, expected.rows.v);
+    EXPECT_EQ(rows.u, expected.rows.u);
+    EXPECT_EQ(rows.w, expected.rows.w);
+    const auto probe = reader.probe(shape.layer, 1), exact = probes_of(shape)[1];
+    EXPECT_EQ(probe.tokens, 9);
+    EXPECT_EQ(probe.q, exact.q);
+    EXPECT_EQ(probe.k, exact.k);
+    EXPECT_EQ(probe.v, exact.v);
+  }
+  EXPECT_THROW(reader.layer(3), std::invalid_argument);
+  EXPECT_THROW(reader.probe(2, 2), std::invalid_argument);
+}
+
+TEST(StatisticsFile, RowsAsBf16) {
+  const test::TempDir dir;
+  write_file(dir / "a.h5", header_of(), 1, DType::BF16);
+  const StatisticsReader reader(dir / "a.h5");
+  expect_equal(reader.layer(2).sums, layer_of(kShapes[0], 1).sums);
+  const auto probe = reader.probe(2, 0), exact = probes_of(kShapes[0])[0];
+  for (size_t i = 0; i < exact.q.size(); ++i) ASSERT_EQ(probe.q[i], bf16_to_float(float_to_bf16(exact.q[i])));
+  EXPECT_THROW(StatisticsWriter(dir / "b.h5", DType::F16), std::invalid_argument);
+}
+
+TEST(StatisticsFile, SparseAndEmptyParts) {
+  const test::TempDir dir;
+  auto header = header_of();
+  header.probe_lengths.clear();
+  header.provenance.sequence_lengths.clear();
+  LayerStatistics layer;
+  layer.sums = LayerSums(kShapes[0]);
+  header.layers = {kShapes[0]};
+  StatisticsWriter writer(dir / "a.h5", DType::F32);
+  writer.layer(layer, {});
+  writer.finish(header);
+  const StatisticsReader reader(dir / "a.h5");
+  EXPECT_TRUE(reader.header().probe_lengths.empty());
+  EXPECT_TRUE(reader.layer(2).value_metric.empty());
+  EXPECT_EQ(reader.rows(2).count(), 0);
+}
+
+TEST(StatisticsFile, AssembledPartsAreTheUninterruptedFile) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    const test::TempDir dir;
+    const auto header = header_of();
+    write_file(dir / "whole.h5", header, 1, dtype);
+    std::vector<fs::path> parts;
+    for (const auto& shape : kShapes) {
+      auto part = header;
+      part.layers = {shape};
+      parts.push_back(dir / fmt::format("part{}.h5", shape.layer));
+      write_file(parts.back(), part, 1, dtype);
+    }
+    assemble(parts, header, dtype, dir / "joined.h5");
+    EXPECT_EQ(test::read(dir / "whole.h5"), test::read(dir / "joined.h5"));
+  }
+}
+
+TEST(StatisticsFile, SameInputsSameBytes) {
+  const test::TempDir dir;
+  write_file(dir / "a.h5", header_of());
+  write_file(dir / "b.h5", header_of());
+  EXPECT_EQ(test::read(dir / "a.h5"), test::read(dir / "b.h5"));
+}
+
+TEST(StatisticsFile, RefusesAnotherSchema) {
+  const test::TempDir dir;
+  {
+    Hdf5Writer writer(dir / "a.h5");
+    writer.attribute("/", "schema", std::string("oscar-stats/99"));
+    writer.close();
+  }
+  EXPECT_THROW(StatisticsReader(dir / "a.h5"), std::runtime_error);
+  EXPECT_THROW(StatisticsReader(dir / "missing.h5"), std::invalid_argument);
+}
+
+TEST(Merge, ShardsInAnyOrderAreTheSum) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/3"), 1);
+  write_file(dir / "1.h5", header_of("1/3"), 2);
+  write_file(dir / "2.h5", header_of("2/3"), 3);
+  const auto a = read_merged({dir / "0.h5", dir / "1.h5", dir / "2.h5"});
+  const auto b = read_merged({dir / "2.h5", dir / "0.h5", dir / "1.h5"});
+  for (const auto& shape : kShapes) {
+    LayerSums expected = layer_of(shape, 1).sums;
+    expected.merge(layer_of(shape, 2).sums);
+    expected.merge(layer_of(shape, 3).sums);
+    expect_equal(a.layers.at(shape.layer).sums, expected);
+    expect_equal(b.layers.at(shape.layer).sums, expected);
+  }
+  EXPECT_EQ(a.header.provenance.tokens, 360);
+  EXPECT_EQ(a.header.provenance.sequence_lengths.size(), 6u);
+  EXPECT_EQ(a.header.provenance.shard, "0/1");
+  EXPECT_EQ(a.notes.size(), 1u);
+}
+
+TEST(Merge, OneFileIsItself) {
+  const test::TempDir dir;
+  write_file(dir / "a.h5", header_of());
+  const auto merged = read_merged({dir / "a.h5"});
+  EXPECT_TRUE(merged.notes.empty());
+  EXPECT_EQ(merged.header.provenance.text_digest, "text");
+  EXPECT_THROW(read_merged({}), std::invalid_argument);
+}
+
+TEST(Merge, WholeRunsOfOtherTexts) {
+  const test::TempDir dir;
+  write_file(dir / "a.h5", header_of("0/1", "essays"), 1);
+  write_file(dir / "b.h5", header_of("0/1", "code"), 2);
+  const auto merged = read_merged({dir / "a.h5", dir / "b.h5"});
+  EXPECT_NE(merged.header.provenance.text_digest, "essays");
+  EXPECT_EQ(merged.header.provenance.tokens, 240);
+}
+
+TEST(Merge, RefusesDoubledAndMissingShards) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/2"));
+  write_file(dir / "0b.h5", header_of("0/2", "other"));
+  write_file(dir / "1.h5", header_of("1/3"));
+  write_file(dir / "all.h5", header_of());
+  const auto merge = [&](std::vector<std::string> names) {
+    std::vector<fs::path> paths;
+    for (const auto& name : names) paths.push_back(dir / name);
+    return message([&] { read_merged(paths); });
+  };
+  EXPECT_NE(merge({"0.h5", "0b.h5"}).find("same shard"), std::string::npos) << merge({"0.h5", "0b.h5"});
+  EXPECT_NE(merge({"all.h5", "all.h5"}).find("same shard"), std::string::npos);
+  EXPECT_NE(merge({"0.h5"}).find("shard 1/2 is missing"), std::string::npos) << merge({"0.h5"});
+  EXPECT_NE(merge({"0.h5", "1.h5"}).find("shard is '0/2' in the first, '1/3' in the second"), std::string::npos);
+}
+
+TEST(Merge, RefusesEveryForeignFieldByName) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/2"));
+  const std::vector<std::pair<std::string, std::function<void(StatisticsHeader&)>>> lies{
+      {"architecture is 'llama' in the first, 'other'", [](auto& h) { h.provenance.architecture = "other"; }},
+      {"model_digest is 'model' in the first, 'other'", [](auto& h) { h.provenance.model_digest = "other"; }},
+      {"tokenizer_digest", [](auto& h) { h.provenance.tokenizer_digest = "other"; }},
+      {"bos_policy", [](auto& h) { h.provenance.bos_policy = "other"; }},
+      {"rope", [](auto& h) { h.provenance.rope = "other"; }},
+      {"dtype", [](auto& h) { h.provenance.dtype = "bfloat16"; }},
+      {"id_space", [](auto& h) { h.provenance.id_space = "local"; }},
+      {"layers_total is '6' in the first, '7'", [](auto& h) { h.provenance.layers_total = 7; }},
+      {"window_sink", [](auto& h) { h.windows.sink = 5; }},
+      {"window_recent", [](auto& h) { h.windows.recent = 5; }},
+      {"has_scores", [](auto& h) { h.has_scores = false; }},
+      {"number of layers", [](auto& h) { h.layers.pop_back(); }},
+      {"layer id", [](auto& h) { h.layers[1].layer = 4; }},
+      {"layer 5: q_heads", [](auto& h) { h.layers[1].q_heads = 3; }},
+      {"layer 2: kv_heads", [](auto& h) { h.layers[0].kv_heads = 4; }},
+      {"layer 2: dim_k", [](auto& h) { h.layers[0].dim_k = 4; }},
+      {"layer 2: dim_v", [](auto& h) { h.layers[0].dim_v = 4; }},
+      {"layer 2: scale", [](auto& h) { h.layers[0].scale = 1; }},
+      {"layer 2: sliding_window", [](auto& h) { h.layers[0].sliding_window = 16; }}};
+  for (const auto& [field, lie] : lies) {
+    auto header = header_of("1/2");
+    lie(header);
+    write_file(dir / "1.h5", header);
+    const auto text = message([&] { read_merged({dir / "0.h5", dir / "1.h5"}); });
+    EXPECT_NE(text.find("not of one run: " + field), std::string::npos) << field << "\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace oscar

@@ -1,0 +1,137 @@
+// Spoiling files: what the tests of every parser share.
+#pragma once
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "formats/dtype.h"
+#include "tests/support/support.h"
+
+namespace oscar::test {
+
+// The message with which `read` refuses its input: std::runtime_error and nothing else ("" and a failure
+// otherwise).
+inline std::string refusal(const std::function<void()>& read) {
+  try {
+    read();
+    ADD_FAILURE() << "was accepted";
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "expected std::runtime_error, found " << typeid(error).name() << ": " << error.what();
+  }
+  return "";
+}
+// The same for the caller's fault.
+inline std::string complaint(const std::function<void()>& call) {
+  try {
+    call();
+    ADD_FAILURE() << "was accepted";
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "expected std::invalid_argument, found " << typeid(error).name() << ": " << error.what();
+  }
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+#define EXPECT_REFUSED(expression, part)                                      \
+  do {                                                                        \
+    const auto message = ::oscar::test::refusal([&] { (void)(expression); }); \
+    EXPECT_TRUE(::oscar::test::contains(message, part)) << message;           \
+  } while (false)
+#define EXPECT_COMPLAINT(expression, part)                                      \
+  do {                                                                          \
+    const auto message = ::oscar::test::complaint([&] { (void)(expression); }); \
+    EXPECT_TRUE(::oscar::test::contains(message, part)) << message;             \
+  } while (false)
+
+// Little-endian bytes of the values, one after the other; texts as they are.
+inline void put(std::string& out, std::string_view text) {
+  out += text;
+}
+template <typename T>
+requires std::is_arithmetic_v<T>
+void put(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+template <typename... Parts>
+std::string packed(Parts... parts) {
+  std::string out;
+  (put(out, parts), ...);
+  return out;
+}
+
+// A copy of `good` with a few bytes, lengths or stretches changed.
+inline std::string mutant(const std::string& good, std::mt19937_64& random) {
+  std::string bad = good;
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % std::max<size_t>(n, 1)); };
+  for (size_t changes = 1 + below(4); changes-- > 0 && !bad.empty();) {
+    const size_t at = below(bad.size());
+    constexpr uint64_t edges[] = {
+        0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fffffff, 0xffffffff, 0x7fffffffffffffff, ~uint64_t{0}};
+    const uint64_t edge = edges[below(std::size(edges))];
+    switch (below(6)) {
+      case 0:
+        bad[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bad[at] = static_cast<char>(bad[at] ^ (1 << below(8)));
+        break;
+      case 2:
+        std::memcpy(bad.data() + at, &edge, std::min<size_t>(4, bad.size() - at));
+        break;
+      case 3:
+        std::memcpy(bad.data() + at, &edge, std::min<size_t>(8, bad.size() - at));
+        break;
+      case 4:
+        bad.erase(at, 1 + below(16));
+        break;
+      case 5:
+        bad.insert(at, bad.substr(below(bad.size()), 1 + below(16)));
+        break;
+    }
+  }
+  return bad;
+}
+
+// Reads mutants of a file until `count` are done. A parser may accept one or refuse it with
+// std::runtime_error.
+inline void survive_mutants(const std::string& good, const std::function<void(const fs::path&)>& read,
+                            int count = 2000) {
+  TempDir folder;
+  const auto path = folder / "mutant";
+  std::mt19937_64 random(7);
+  int refused = 0;
+  for (int i = 0; i < count; ++i) {
+    fs::remove(
+        path);  // file systems flush a file that is truncated and written again, which takes milliseconds
+    write(path, mutant(good, random));
+    try {
+      read(path);
+    } catch (const std::runtime_error&) {
+      ++refused;
+    } catch (const std::exception& error) {
+      fs::copy_file(path, fs::temp_directory_path() / "oscar-mutant", fs::copy_options::overwrite_existing);
+      FAIL() << "mutant " << i << ": " << typeid(error).name() << ": " << error.what();
+    }
+  }
+  EXPECT_GT(refused, count / 10) << "the mutations hit nothing that matters";
+}
+
+// Every proper prefix of the file is refused.
+inline void refuse_prefixes(const std::string& good, const std::function<void(const fs::path&)>& read) {
+  TempDir folder;
+  for (size_t n = 0; n < good.size(); ++n) {
+    fs::remove(folder / "prefix");
+    write(folder / "prefix", std::string_view(good).substr(0, n));
+    EXPECT_FALSE(refusal([&] { read(folder / "prefix"); }).empty())
+        << "prefix of " << n << " bytes of " << good.size();
+  }
+}
+
+}  // namespace oscar::test
