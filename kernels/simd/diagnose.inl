@@ -133,25 +133,36 @@ Rescale weigh(Row& row, int64_t key, int64_t sink, float* scores, float* scores_
                         row.sum_codes, nullptr);
 
   vf sum{}, sum_codes{}, moment{};
-  for (int s = 0; s < kKeys; s += W) {
-    const vf l = load(scores + s), c = kCodes ? load(scores_codes + s) : l;
-    vf p = exponential(l - fill(row.top)), p_codes = exponential(c - fill(row.top_codes));
-    if constexpr (kMasks) {
-      p = visible(s) ? p : vf{};
-      p_codes = visible(s) ? p_codes : vf{};
+  for (int s = 0; s < kKeys; s += 2 * W) {
+    vf l[2], c[2], x[4], p[4];
+    OSCAR_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      l[n] = load(scores + s + n * W);
+      c[n] = kCodes ? load(scores_codes + s + n * W) : l[n];
+      x[n] = larger(l[n] - fill(row.top), fill(kLowest));
+      x[n + 2] = larger(c[n] - fill(row.top_codes), fill(kLowest));
     }
-    sum += p;
-    sum_codes += p_codes;
-    if constexpr (kCodes) moment = fma(p, l - c, moment);
-    if constexpr (kTile == Tile::kMixed) {
-      const vi mask = history(s);
-      store(window + s, mask ? vf{} : p);
-      store(window_codes + s, mask ? vf{} : p_codes);
-      p = mask ? p : vf{};
-      p_codes = mask ? p_codes : vf{};
+    exponentials(x, p);
+    OSCAR_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      const int at = s + n * W;
+      if constexpr (kMasks) {
+        p[n] = visible(at) ? p[n] : vf{};
+        p[n + 2] = visible(at) ? p[n + 2] : vf{};
+      }
+      sum += p[n];
+      sum_codes += p[n + 2];
+      if constexpr (kCodes) moment = fma(p[n], l[n] - c[n], moment);
+      if constexpr (kTile == Tile::kMixed) {
+        const vi mask = history(at);
+        store(window + at, mask ? vf{} : p[n]);
+        store(window_codes + at, mask ? vf{} : p[n + 2]);
+        p[n] = mask ? p[n] : vf{};
+        p[n + 2] = mask ? p[n + 2] : vf{};
+      }
+      store(scores + at, p[n]);
+      store(scores_codes + at, p[n + 2]);
     }
-    store(scores + s, p);
-    store(scores_codes + s, p_codes);
   }
   row.sum += total(sum);
   row.sum_codes += total(sum_codes);

@@ -7,8 +7,10 @@ namespace {
 // What the P keys of a panel are to the MR rows of a block; kMixed decides element by element.
 enum class Keys { kHistory, kSink, kRecent, kMixed };
 
-struct ScoreRows {  // one block
-  float lse[MR];
+struct ScoreRows {          // one block
+  int64_t lowest, highest;  // positions of its first and last query
+  bool full;                // no padding
+  float minus_lse[MR];
   int32_t last[MR];     // position of the query; -1: padding
   int32_t first[MR];    // first visible key
   int32_t history[MR];  // last key of the history, not above `last`
@@ -20,37 +22,61 @@ struct ScoreSums {  // lanes of one block; -entropy
 template <Keys kKeys>
 void score_block(const float* q, const float* k, int dim, float scale, const ScoreRows& rows, int32_t key,
                  int32_t sink, ScoreSums& sums, float* u, float* w) {
-  vf acc[MR][NR] = {};
-  multiply<1, MR>(q, k, dim, acc);
-  OSCAR_UNROLL
-  for (int v = 0; v < NR; ++v) {
-    vf u_sum = load(u + v * W), w_sum = load(w + v * W);
-    const vi keys = lanes() + fill(key + v * W);
+  constexpr bool kMixed = kKeys == Keys::kMixed, kHistory = kMixed || kKeys == Keys::kHistory;
+  vf scores[MR][NR];
+  {
+    vf acc[MR][NR] = {};
+    multiply<1, MR>(q, k, dim, acc);
     OSCAR_UNROLL
     for (int i = 0; i < MR; ++i) {
-      const vf x = larger(fma(acc[i][v], fill(scale), fill(-rows.lse[i])), fill(-87.0f));
-      vf p = exponential(x);
-      if constexpr (kKeys == Keys::kMixed) {
-        p = (keys <= fill(rows.last[i])) & (keys >= fill(rows.first[i])) ? p : vf{};
-      }
-      store(sums.entropy[i], fma(p, x, load(sums.entropy[i])));
-      if constexpr (kKeys == Keys::kHistory) {
-        store(sums.mass[i], load(sums.mass[i]) + p);
-        u_sum += p;
-        w_sum = fma(p, p, w_sum);
-      } else if constexpr (kKeys == Keys::kSink) {
-        store(sums.sink[i], load(sums.sink[i]) + p);
-      } else if constexpr (kKeys == Keys::kMixed) {
-        const vi in_sink = keys < fill(sink);
-        store(sums.sink[i], load(sums.sink[i]) + (in_sink ? p : vf{}));
-        p = ~in_sink & (keys <= fill(rows.history[i])) ? p : vf{};
-        store(sums.mass[i], load(sums.mass[i]) + p);
-        u_sum += p;
-        w_sum = fma(p, p, w_sum);
-      }
+      OSCAR_UNROLL
+      for (int v = 0; v < NR; ++v) scores[i][v] = fma(acc[i][v], fill(scale), fill(rows.minus_lse[i]));
     }
-    store(u + v * W, u_sum);
-    store(w + v * W, w_sum);
+  }
+  vf u_sum[NR], w_sum[NR];
+  OSCAR_UNROLL
+  for (int v = 0; v < NR; ++v) {
+    u_sum[v] = load(u + v * W);
+    w_sum[v] = load(w + v * W);
+  }
+  OSCAR_UNROLL
+  for (int i = 0; i < MR; i += 2) {
+    vf x[2 * NR], p[2 * NR];
+    OSCAR_UNROLL
+    for (int n = 0; n < 2 * NR; ++n) x[n] = larger(scores[i + n / NR][n % NR], fill(kLowest));
+    exponentials(x, p);
+    OSCAR_UNROLL
+    for (int r = i; r < i + 2; ++r) {
+      vf mass{}, sink_mass{}, entropy{};
+      OSCAR_UNROLL
+      for (int v = 0; v < NR; ++v) {
+        const int n = (r - i) * NR + v;
+        const vi keys = lanes() + fill(key + v * W);
+        if constexpr (kMixed)
+          p[n] = (keys <= fill(rows.last[r])) & (keys >= fill(rows.first[r])) ? p[n] : vf{};
+        entropy = fma(p[n], x[n], entropy);
+        if constexpr (kKeys == Keys::kSink) sink_mass += p[n];
+        if constexpr (kMixed) {
+          sink_mass += keys < fill(sink) ? p[n] : vf{};
+          p[n] = (keys >= fill(sink)) & (keys <= fill(rows.history[r])) ? p[n] : vf{};
+        }
+        if constexpr (kHistory) {
+          mass += p[n];
+          u_sum[v] += p[n];
+          w_sum[v] = fma(p[n], p[n], w_sum[v]);
+        }
+      }
+      store(sums.entropy[r], load(sums.entropy[r]) + entropy);
+      if constexpr (kHistory) store(sums.mass[r], load(sums.mass[r]) + mass);
+      if constexpr (kMixed || kKeys == Keys::kSink) store(sums.sink[r], load(sums.sink[r]) + sink_mass);
+    }
+  }
+  if constexpr (kHistory) {
+    OSCAR_UNROLL
+    for (int v = 0; v < NR; ++v) {
+      store(u + v * W, u_sum[v]);
+      store(w + v * W, w_sum[v]);
+    }
   }
 }
 
@@ -71,10 +97,11 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
   }
 
   // A tile of query blocks stays in the first-level cache while the panels go by.
-  const int64_t tile_blocks = upper(1, lower(16, 24576 / (4 * p.dim * MR)));
+  const int64_t tile_blocks = upper(1, lower(16, 49152 / (4 * p.dim * MR)));
   Scratch<float> q(tile_blocks * MR * p.dim);
   Scratch<ScoreRows> rows(tile_blocks);
   Scratch<ScoreSums> sums(tile_blocks);
+  Scratch<double> u_total(panels * P), w_total(panels * P);
   Scratch<double> totals(tile_blocks * MR * 3);  // mass, sink, -entropy
   const auto flush = [&](int64_t blocks) {
     for (int64_t b = 0; b < blocks; ++b) {
@@ -97,30 +124,35 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
       block.last[i] = static_cast<int32_t>(t);
       block.first[i] = static_cast<int32_t>(upper(0, t - window + 1));
       block.history[i] = static_cast<int32_t>(t - recent);
-      block.lse[i] = t < 0 ? 0 : p.lse[j * p.lse_stride + t];
+      block.minus_lse[i] = t < 0 ? 0 : -p.lse[j * p.lse_stride + t];
       float* out = q + r / MR * MR * p.dim + i;
       for (int d = 0; d < p.dim; ++d) out[d * MR] = t < 0 ? 0 : p.q[t * p.q_stride + j * p.dim + d];
+    }
+    for (int64_t b = 0; b < blocks; ++b) {
+      rows[b].lowest = rows[b].last[0];
+      rows[b].highest = position(row0 + lower(b * MR + MR, tile_rows) - 1);
+      rows[b].full = b * MR + MR <= tile_rows;
     }
     const int64_t first_panel = upper(0, position(row0) - window + 1) / P,
                   last_panel = position(row0 + tile_rows - 1) / P;
     for (int64_t c = first_panel; c <= last_panel; ++c) {
       const int64_t key = c * P, last_key = key + P - 1;
       float u[P] = {}, w[P] = {};
+      const float* panel = k + c * p.dim * P;
       for (int64_t b = 0; b < blocks; ++b) {
-        const int64_t low = rows[b].last[0], high = position(row0 + lower(b * MR + MR, tile_rows) - 1);
+        const int64_t low = rows[b].lowest, high = rows[b].highest;
         if (key > high || last_key <= low - window) continue;
-        const bool padded = b * MR + MR > tile_rows;
-        const bool all_visible = !padded && last_key <= low && key > high - window;
+        const bool all_visible = rows[b].full && last_key <= low && key > high - window;
         const auto run = all_visible && key >= sink && last_key <= low - recent ? score_block<Keys::kHistory>
                          : all_visible && last_key < sink                       ? score_block<Keys::kSink>
                          : all_visible && key >= sink && key > high - recent    ? score_block<Keys::kRecent>
                                                                                 : score_block<Keys::kMixed>;
-        run(q + b * MR * p.dim, k + c * p.dim * P, p.dim, p.scale, rows[b], static_cast<int32_t>(key),
+        run(q + b * MR * p.dim, panel, p.dim, p.scale, rows[b], static_cast<int32_t>(key),
             static_cast<int32_t>(sink), sums[b], u, w);
       }
-      for (int64_t s = 0; s < lower(P, p.tokens - key); ++s) {
-        result.u[key + s] += u[s];
-        result.w[key + s] += w[s];
+      for (int s = 0; s < P; ++s) {
+        u_total[key + s] += u[s];
+        w_total[key + s] += w[s];
       }
       if (c % 32 == 31) flush(blocks);
     }
@@ -131,6 +163,10 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
       result.sink_mass[out] = static_cast<float>(totals[r * 3 + 1]);
       result.entropy[out] = static_cast<float>(-totals[r * 3 + 2]);
     }
+  }
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    result.u[t] += u_total[t];
+    result.w[t] += w_total[t];
   }
 }
 

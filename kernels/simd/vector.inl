@@ -111,22 +111,27 @@ OSCAR_INLINE vi lanes() {
   return x;
 }
 
-// e^x for x <= 88 to about 1e-7 relative, e^0 = 1 exactly; below -87 it stays at e^-87 = 1.6e-38, the
-// smallest normal numbers. 2^f on [-1/2, 1/2] is a minimax polynomial of degree 6; adding 1.5 * 2^23 rounds
-// to an integer in the low bits.
-OSCAR_INLINE vf exponential(vf x) {
+// p[n] = e^x[n] for x in [-87, 88] to about 1e-7 relative, e^0 = 1 exactly: 2^f on [-1/2, 1/2] is a minimax
+// polynomial of degree 6, and adding 1.5 * 2^23 rounds to an integer in the low bits. N at a time and stage
+// by stage, because one such chain after the other fills the scheduler of the CPU with operations that wait.
+constexpr float kLowest = -87.0f;  // e^-87 = 1.6e-38: the smallest normal numbers
+template <int N>
+OSCAR_INLINE void exponentials(const vf (&x)[N], vf (&p)[N]) {
   const vf magic = fill(12582912.0f);
-  const vf y = larger(x, fill(-87.0f)) * fill(1.44269504f);
-  const vf shifted = y + magic;
-  const vf f = y - (shifted - magic);
-  vf p = fill(1.5353361e-4f);
-  p = fma(p, f, fill(1.33988748e-3f));
-  p = fma(p, f, fill(9.61843737e-3f));
-  p = fma(p, f, fill(5.55033247e-2f));
-  p = fma(p, f, fill(2.40226479e-1f));
-  p = fma(p, f, fill(6.93147203e-1f));
-  p = fma(p, f, fill(1.0f));
-  return floats(bits(p) + (bits(shifted) << 23));
+  vf f[N], f2[N];
+  vi exponent[N];
+#define OSCAR_EACH OSCAR_UNROLL for (int n = 0; n < N; ++n)
+  OSCAR_EACH f[n] = x[n] * fill(1.44269504f);
+  OSCAR_EACH p[n] = f[n] + magic;
+  OSCAR_EACH exponent[n] = bits(p[n]) << 23;
+  OSCAR_EACH f[n] = f[n] - (p[n] - magic);
+  OSCAR_EACH f2[n] = f[n] * f[n];
+  OSCAR_EACH p[n] = fma(f[n], fill(1.33988748e-3f), fill(9.61843737e-3f));
+  OSCAR_EACH p[n] = fma(f2[n], fill(1.53533610e-4f), p[n]);
+  OSCAR_EACH p[n] = fma(f2[n], p[n], fma(f[n], fill(5.55033247e-2f), fill(2.40226479e-1f)));
+  OSCAR_EACH p[n] = fma(f2[n], p[n], fma(f[n], fill(6.93147203e-1f), fill(1.0f)));
+  OSCAR_EACH p[n] = floats(bits(p[n]) + exponent[n]);
+#undef OSCAR_EACH
 }
 
 // Squares of tiny probabilities would otherwise run at the speed of denormal numbers.
