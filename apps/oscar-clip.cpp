@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   app.add_option("--ratios", ratios,
                  "Grid of ratios, comma-separated; 0 (off), 0.96 for K and 0.92 for V are always in it")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group("What is measured");
   cli::add_common(app, common,
                   "  oscar-clip stats.h5 --rotations rotations/ -o rotations/clip.json\n"

@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
       app.add_option("statistics", options.measure.statistics, "stats.h5 with probes, from oscar-dump");
   app.add_option("--rotations", options.rotations,
                  "[NAME=]DIR of oscar-fit, or [NAME=]K.pt,V.pt; may be given several times")
-      ->take_all();
+      ->allow_extra_args(false);
   app.add_option("--clip", options.clip,
                  "clip.json of oscar-clip for the rotations, or RK,RV for every row (default 0.96,0.92)")
       ->group("Cache");
@@ -148,6 +148,7 @@ int main(int argc, char** argv) {
                    "N: the first N; a list such as 0,3 (or 3,) names them (default: the first two)");
   app.add_option("--layers", options.layers, "Only these layers, comma-separated")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group("What is measured");
   app.add_option("--json", options.json,
                  "Write the report as JSON; - is stdout, the table then goes to stderr")
