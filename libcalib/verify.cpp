@@ -30,20 +30,14 @@ double ratio(double error, double power) {
 }
 
 void check_transform(const std::string& place, const TransformError& error) {
-  if (!(error.logits <= kTransformTolerance)) {
-    throw failure(
-        "{}: (qR)(kR)^T differs from qk^T by {:.3g} (relative, limit {}): the K rotation is not orthogonal, "
-        "or "
-        "belongs to another model",
-        place, error.logits, kTransformTolerance);
-  }
-  if (!(error.values <= kTransformTolerance)) {
-    throw failure(
-        "{}: vRR^T differs from v by {:.3g} (relative, limit {}): the V rotation is not orthogonal, or "
-        "belongs "
-        "to another model",
-        place, error.values, kTransformTolerance);
-  }
+  const auto refuse = [&](const char* identity, const char* side, double found) {
+    return failure(
+        "{}: {} fails by {:.3g} (relative, limit {}): the {} rotation is not orthogonal, or not for this "
+        "model",
+        place, identity, found, kTransformTolerance, side);
+  };
+  if (!(error.logits <= kTransformTolerance)) throw refuse("(qR)(kR)^T = qk^T", "K", error.logits);
+  if (!(error.values <= kTransformTolerance)) throw refuse("vRR^T = v", "V", error.values);
 }
 
 struct Measured {
