@@ -1,0 +1,175 @@
+// Bad input of oscar-fit, oscar-clip and oscar-verify: see refusals.h.
+#include <gtest/gtest.h>
+
+#include "tests/apps/refusals.h"
+
+namespace oscar::test {
+namespace {
+
+// A finished run that every case below starts from.
+const Bench& finished() {
+  static const auto bench = [] {
+    auto made = std::make_unique<Bench>();
+    run_pipeline(*made);
+    write(*made / "broken.json", "{\"schema\": \"oscar-clip/1\"");
+    write(*made / "other.json", "{\"schema\": \"something\"}");
+    fs::create_directory(*made / "empty");
+    return made;
+  }();
+  return *bench;
+}
+Arguments fit_command() { return {binary("oscar-fit").string(), finished().stats(), "-o", (finished() / "new").string()}; }
+Arguments clip_command() {
+  return {binary("oscar-clip").string(), finished().stats(), "--rotations", finished().rotations(), "-o", (finished() / "new.json").string()};
+}
+Arguments verify_command() {
+  return {binary("oscar-verify").string(), finished().stats(), "--rotations", finished().rotations(), "--json", (finished() / "new.json").string()};
+}
+// Paths below the bench are known only when the test runs: "@name" stands for them.
+Arguments placed(Arguments arguments) {
+  for (auto& argument : arguments) {
+    if (argument.starts_with("@")) argument = (finished() / argument.substr(1)).string();
+  }
+  return arguments;
+}
+
+class FitRefusal : public testing::TestWithParam<Refusal> {};
+TEST_P(FitRefusal, IsExplained) { expect_refusal(finished(), fit_command() + placed(GetParam().arguments), GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Options, FitRefusal,
+                         testing::Values(Refusal{"UnknownOption", {"--frobnicate"}, 2, "frobnicate"},
+                                         Refusal{"UnknownMethod", {"--method", "magic"}, 2, "oscar"},
+                                         Refusal{"UnknownTarget", {"--target-k", "zzz"}, 2, "qqt"},
+                                         Refusal{"TargetOfTheOtherSide", {"--target-k", "sst"}, 2, "sst"},
+                                         Refusal{"UnknownComposition", {"--composition", "h_h"}, 2, "r_h_pbr"},
+                                         Refusal{"Granularity", {"--granularity", "model"}, 2, "layer"},
+                                         Refusal{"Format", {"--format", "pickle"}, 2, "pickle"},
+                                         Refusal{"LayersWithStatistics", {"--layers", "3"}, 2, "--layers"},
+                                         Refusal{"HadamardWithComposition", {"--method", "hadamard", "--composition", "plain"}, 2, "--composition"},
+                                         Refusal{"MissingShard", {"/nowhere/b.h5"}, 2, "/nowhere/b.h5"},
+                                         Refusal{"NotHdf5", {"@text.txt"}, 3, "text.txt"},
+                                         Refusal{"SameFileTwice", {"@stats.h5"}, 2, "stats.h5"}),
+                         refusal_name);
+
+class ClipRefusal : public testing::TestWithParam<Refusal> {};
+TEST_P(ClipRefusal, IsExplained) { expect_refusal(finished(), clip_command() + placed(GetParam().arguments), GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Options, ClipRefusal,
+                         testing::Values(Refusal{"UnknownOption", {"--frobnicate"}, 2, "frobnicate"},
+                                         Refusal{"Positions", {"--positions", "100"}, 2, "100"},
+                                         Refusal{"PositionsNotANumber", {"--positions", "x:"}, 2, "x"},
+                                         Refusal{"PositionsBeyondProbes", {"--positions", "99999:"}, 2, "99999"},
+                                         Refusal{"ProbesMoreThanStored", {"--probes", "9"}, 2, "9"},
+                                         Refusal{"ProbeNotStored", {"--probes", "0,9"}, 2, "9"},
+                                         Refusal{"RatioAboveOne", {"--ratios", "0.9,1.5"}, 2, "1.5"},
+                                         Refusal{"RatioNegative", {"--ratios", "-0.5"}, 2, "-0.5"},
+                                         Refusal{"NoQueries", {"--queries", "0"}, 2, "0"},
+                                         Refusal{"UnknownCodec", {"--codec", "int1"}, 2, "sglang-prefill"},
+                                         Refusal{"GroupsThatDoNotDivide", {"--groups", "3"}, 2, "3"}),
+                         refusal_name);
+
+class VerifyRefusal : public testing::TestWithParam<Refusal> {};
+TEST_P(VerifyRefusal, IsExplained) { expect_refusal(finished(), verify_command() + placed(GetParam().arguments), GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Options, VerifyRefusal,
+                         testing::Values(Refusal{"UnknownOption", {"--frobnicate"}, 2, "frobnicate"},
+                                         Refusal{"Positions", {"--positions", "late"}, 2, "late"},
+                                         Refusal{"ProbesMoreThanStored", {"--probes", "9"}, 2, "9"},
+                                         Refusal{"LayerNotThere", {"--layers", "77"}, 2, "77"},
+                                         Refusal{"UnknownCodec", {"--codec", "int1"}, 2, "sglang-prefill"},
+                                         Refusal{"NoClipFile", {"--clip", "/nowhere/clip.json"}, 2, "/nowhere/clip.json"},
+                                         Refusal{"ClipNotJson", {"--clip", "@broken.json"}, 3, "broken.json"},
+                                         Refusal{"ClipOfAnotherSchema", {"--clip", "@other.json"}, 3, "oscar-clip/1"},
+                                         Refusal{"ClipRatio", {"--clip", "1.5,0.9"}, 2, "1.5"},
+                                         Refusal{"RotationsNotThere", {"--rotations", "/nowhere/r"}, 2, "/nowhere/r"},
+                                         Refusal{"RotationsEmpty", {"--rotations", "@empty"}, 2, "empty"},
+                                         Refusal{"ThreeRotationFiles", {"--rotations", "a,b,c"}, 2, "a,b,c"},
+                                         Refusal{"BoundNotANumber", {"--max-kl", "small"}, 2, "small"},
+                                         Refusal{"ToleranceNegative", {"--baseline-tolerance", "-1"}, 2, "--baseline-tolerance"},
+                                         Refusal{"CompareAndStatistics", {"--compare", "a.pt", "b.pt"}, 2, "--compare"}),
+                         refusal_name);
+
+TEST(Refusals, WhatIsRequired) {
+  const Bench& bench = finished();
+  expect_refusal(bench, {binary("oscar-fit").string(), bench.stats()}, {"", {}, 2, "-o"});
+  expect_refusal(bench, {binary("oscar-fit").string(), "-o", (bench / "new").string()}, {"", {}, 2, "input"});
+  expect_refusal(bench, {binary("oscar-clip").string(), bench.stats()}, {"", {}, 2, "--rotations"});
+  expect_refusal(bench, {binary("oscar-clip").string(), "--rotations", bench.rotations()}, {"", {}, 2, "statistics"});
+  expect_refusal(bench, {binary("oscar-verify").string()}, {"", {}, 2, "stats.h5"});
+  expect_refusal(bench, {binary("oscar-verify").string(), "--compare", "one.pt"}, {"", {}, 2, "--compare"});
+}
+
+TEST(Refusals, StatisticsThatAreNone) {
+  const Bench& bench = finished();
+  for (const char* name : {"oscar-fit", "oscar-clip", "oscar-verify"}) {
+    const Arguments rest = name == std::string("oscar-fit") ? Arguments{"-o", (bench / "new").string()} : Arguments{"--rotations", bench.rotations()};
+    expect_refusal(bench, Arguments{binary(name).string(), "/nowhere/stats.h5"} + rest, {name, {}, 2, "/nowhere/stats.h5"});
+    expect_refusal(bench, Arguments{binary(name).string(), bench.text()} + rest, {name, {}, 3, "text.txt"});
+  }
+}
+
+TEST(Refusals, TruncatedStatistics) {
+  const Bench bench;
+  ASSERT_EQ(run(bench.dump_command(bench.stats())).code, 0);
+  const auto whole = read(bench.stats());
+  for (const size_t size : {size_t{0}, size_t{100}, size_t{5000}, whole.size() / 2, whole.size() - 1}) {
+    write(bench.stats(), whole.substr(0, size));
+    expect_refusal(bench, {binary("oscar-fit").string(), bench.stats(), "-o", (bench / "new").string()}, {"", {}, 3, "stats.h5"});
+  }
+}
+
+TEST(Refusals, TooFewTokensForAFit) {
+  const Bench bench;
+  ASSERT_EQ(run({binary("oscar-dump").string(), "--model", bench.model(), "--text", bench.text(), "--seq-len", "64", "--tokens", "100", "-o", bench.stats()}).code, 0);
+  const Arguments fit{binary("oscar-fit").string(), bench.stats(), "-o", (bench / "new").string()};
+  expect_refusal(bench, fit, {"", {}, 1, "tokens"});
+  EXPECT_EQ(run(fit + Arguments{"--allow-undersampled"}).code, 0);
+}
+
+TEST(Refusals, NoProbes) {
+  const Bench bench;
+  ASSERT_EQ(run(bench.dump_command(bench.stats()) + Arguments{"--probes", "0"}).code, 0);
+  ASSERT_EQ(tool("oscar-fit", {bench.stats(), "-o", bench.rotations()}).code, 0);
+  for (const char* name : {"oscar-clip", "oscar-verify"}) {
+    expect_refusal(bench, {binary(name).string(), bench.stats(), "--rotations", bench.rotations()}, {name, {}, 2, "probe"});
+  }
+}
+
+TEST(Refusals, RotationsOfAnotherModel) {
+  const Bench bench, other({.layers = 2}), wide({.head_dim = 64});
+  for (const Bench* b : {&bench, &other, &wide}) ASSERT_EQ(run(b->dump_command(b->stats())).code, 0);
+  for (const Bench* b : {&other, &wide}) ASSERT_EQ(tool("oscar-fit", {b->stats(), "-o", b->rotations()}).code, 0);
+  expect_refusal(bench, {binary("oscar-verify").string(), bench.stats(), "--rotations", other.rotations()}, {"a layer less", {}, 2, "2"});
+  expect_refusal(bench, {binary("oscar-verify").string(), bench.stats(), "--rotations", wide.rotations()}, {"other head dim", {}, 2, "64"});
+  expect_refusal(bench, {binary("oscar-fit").string(), bench.stats(), wide.stats(), "-o", (bench / "new").string()}, {"merge", {}, 2, "model_digest"});
+}
+
+TEST(Refusals, MergeOfOtherWindows) {
+  const Bench bench;
+  ASSERT_EQ(run(bench.dump_command(bench.stats())).code, 0);
+  write(bench / "text.txt", toy_text(6000, 2));
+  ASSERT_EQ(run(bench.dump_command((bench / "b.h5").string()) + Arguments{"--sink", "16"}).code, 0);
+  expect_refusal(bench, {binary("oscar-fit").string(), bench.stats(), (bench / "b.h5").string(), "-o", (bench / "new").string()}, {"", {}, 2, "window_sink"});
+}
+
+TEST(Refusals, KeysComparedWithValues) {
+  const Bench& bench = finished();
+  expect_refusal(bench, {binary("oscar-verify").string(), "--compare", (bench / "rotations/k_rotation_qqt_r_h_pbr.pt").string(), (bench / "rotations/v_rotation_sst_r_h_pbr.pt").string()},
+                 {"", {}, 2, "compare"});
+}
+
+TEST(Refusals, HelpAndVersionSucceedOnStdout) {
+  for (const char* name : {"oscar-dump", "oscar-fit", "oscar-clip", "oscar-verify"}) {
+    const auto help = tool(name, {"--help"});
+    EXPECT_EQ(help.code, 0) << help;
+    EXPECT_EQ(help.err, "") << help;
+    const auto examples = help.out.find("Examples:");
+    ASSERT_NE(examples, std::string::npos) << help;
+    const auto first = help.out.find(std::string("  ") + name + " ", examples);
+    ASSERT_NE(first, std::string::npos) << help;
+    EXPECT_NE(help.out.find(std::string("  ") + name + " ", first + 1), std::string::npos) << "two examples: " << help;
+    const auto version = tool(name, {"--version"});
+    EXPECT_EQ(version.code, 0) << version;
+    EXPECT_EQ(version.out.rfind("oscar-calib ", 0), 0u) << version;
+  }
+}
+
+}  // namespace
+}  // namespace oscar::test
