@@ -124,7 +124,7 @@ void warn_shared(FitResult& result, Side side) {
   result.warnings.push_back(
       fmt::format("{}: one rotation a layer keeps {:.0f} % less energy in its top D/4 directions than one "
                   "per KV head (worst: layer {}, "
-                  "{:.0f} %); the granularity 'head' loses nothing",
+                  "{:.0f} %); a rotation per head (v2 file) loses nothing",
                   side_name(side), 100 * sum / count, worst->layer, 100 * worst->shared_loss));
 }
 

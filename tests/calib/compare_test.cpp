@@ -1,5 +1,7 @@
 #include "libcalib/compare.h"
 
+#include <Eigen/QR>
+
 #include "libcalib/fit.h"
 #include "tests/calib/sample.h"
 

@@ -9,10 +9,14 @@ namespace {
 
 Matrix random_covariance(int d, uint64_t seed) {
   const auto rows = test::correlated(4 * d, 1, d, seed);
-  const Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>> x(rows.data(), 4 * d, d);
-  return Matrix((x.transpose() * x).cast<double>()) / (4.0 * d);
+  const Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>> x(rows.data(),
+                                                                                                  4 * d, d);
+  const Matrix wide = x.cast<double>();
+  return wide.transpose() * wide / (4.0 * d);
 }
-double error(const Matrix& a, const Matrix& b) { return (a - b).norm() / b.norm(); }
+double error(const Matrix& a, const Matrix& b) {
+  return (a - b).norm() / b.norm();
+}
 
 TEST(Eigen, DecomposesAndOrders) {
   for (const int d : {1, 2, 5, 16, 64, 80}) {
@@ -70,11 +74,12 @@ TEST(Composition, AgainstIndependentConstruction) {
   const auto eigen = eigen_decomposition(random_covariance(d, 10), "test");
   const Matrix h = hadamard(d);
   const auto beta = bit_reversal(d);
-  const auto permuted = [&](const Matrix& m) {  // M P: column beta(i) is the column of the i-th largest eigenvalue
-    Matrix out(d, d);
-    for (int i = 0; i < d; ++i) out.col(beta[static_cast<size_t>(i)]) = m.col(d - 1 - i);
-    return out;
-  };
+  const auto permuted =
+      [&](const Matrix& m) {  // M P: column beta(i) is the column of the i-th largest eigenvalue
+        Matrix out(d, d);
+        for (int i = 0; i < d; ++i) out.col(beta[static_cast<size_t>(i)]) = m.col(d - 1 - i);
+        return out;
+      };
   const Matrix u = eigen.vectors, i = Matrix::Identity(d, d);
   const std::map<std::string_view, Matrix> expected{{"plain", u},
                                                     {"pbr", permuted(i)},
@@ -100,7 +105,8 @@ TEST(Composition, CovarianceComesBack) {
     for (const auto& composition : composition_table()) {
       const Matrix r = compose(composition, eigen);
       if (composition.product.find('U') == std::string_view::npos) {
-        EXPECT_THROW(recover_covariance(composition, r, eigen.values), std::invalid_argument) << composition.name;
+        EXPECT_THROW(recover_covariance(composition, r, eigen.values), std::invalid_argument)
+            << composition.name;
       } else {
         EXPECT_LT(error(recover_covariance(composition, r, eigen.values), c), 1e-12) << composition.name;
       }
@@ -119,8 +125,9 @@ TEST(Composition, UnknownNameListsTheKnown) {
     find_composition("h_r");
     FAIL();
   } catch (const std::invalid_argument& e) {
-    EXPECT_EQ(std::string(e.what()),
-              "unknown composition 'h_r'; known: r_h_pbr, plain, pbr, br, br_h128, r_h, h_pbr, h_r_pbr, h_pbr_r");
+    EXPECT_EQ(
+        std::string(e.what()),
+        "unknown composition 'h_r'; known: r_h_pbr, plain, pbr, br, br_h128, r_h, h_pbr, h_r_pbr, h_pbr_r");
   }
 }
 

@@ -52,7 +52,8 @@ TEST(Fit, EveryTargetCompositionAndGranularity) {
         const Matrix a = target.of_head(all.at(7).sums, 0), b = target.of_head(all.at(7).sums, 1);
         const Matrix expected = per_head ? b : Matrix((a + b) / 2);
         const size_t head = per_head ? 1 : 0;
-        const Matrix c = recover_covariance(composition, set.layers.at(7).rotation[head], set.layers.at(7).eigenvalues[head]);
+        const Matrix c = recover_covariance(composition, set.layers.at(7).rotation[head],
+                                            set.layers.at(7).eigenvalues[head]);
         EXPECT_LT((c - expected).norm() / expected.norm(), 1e-12) << target.name << ' ' << composition.name;
       }
     }
@@ -101,7 +102,9 @@ TEST(Fit, HadamardNeedsOnlyShapes) {
 TEST(Fit, FewTokensAreFoundWanting) {
   const auto few = layers(63);
   EXPECT_THROW(fit(few, options()), Wanting);
-  EXPECT_NE(message([&] { fit(few, options()); }).find("layer 3, k (qqt): 63 tokens per head, expected at least 4 D = 64"),
+  EXPECT_NE(message([&] {
+              fit(few, options());
+            }).find("layer 3, k (qqt): 63 tokens per head, expected at least 4 D = 64"),
             std::string::npos);
   FitOptions allowed = options();
   allowed.allow_undersampled = true;
@@ -115,7 +118,8 @@ TEST(Fit, NamesTheLayerThatIsEmptyOrBroken) {
   EXPECT_NE(message([&] { fit(all, options()); }).find("layer 7, k (qqt): no tokens"), std::string::npos);
   EXPECT_THROW(fit(all, options()), std::runtime_error);
   all[7].sums.tokens = 1000;
-  EXPECT_NE(message([&] { fit(all, options()); }).find("layer 7, k (qqt): every row is zero"), std::string::npos);
+  EXPECT_NE(message([&] { fit(all, options()); }).find("layer 7, k (qqt): every row is zero"),
+            std::string::npos);
   all = layers();
   all[11].sums.matrix(Sum::oo, 1)(2, 3) = NAN;
   EXPECT_NE(message([&] { fit(all, options()); }).find("layer 11"), std::string::npos);
@@ -140,11 +144,15 @@ TEST(Fit, WarnsOfConstantAndDeficientStatistics) {
   auto all = layers();
   const Vector x = Vector::LinSpaced(16, 1, 2);
   for (int h = 0; h < 2; ++h) all[3].sums.matrix(Sum::qq, h) = x * x.transpose();
-  for (int h = 0; h < 2; ++h) all[7].sums.matrix(Sum::qq, h) = Matrix(Vector::LinSpaced(16, 0, 3).cwiseMax(1).asDiagonal()) - Matrix(Vector::Unit(16, 2).asDiagonal());
+  for (int h = 0; h < 2; ++h)
+    all[7].sums.matrix(Sum::qq, h) = Matrix(Vector::LinSpaced(16, 0, 3).cwiseMax(1).asDiagonal()) -
+                                     Matrix(Vector::Unit(16, 2).asDiagonal());
   const FitResult result = fit(all, options());
   ASSERT_GE(result.warnings.size(), 2u);
-  EXPECT_NE(result.warnings[0].find("layer 3, k (qqt): constant statistics"), std::string::npos) << result.warnings[0];
-  EXPECT_NE(result.warnings[1].find("layer 7, k (qqt): rank 15 of 16"), std::string::npos) << result.warnings[1];
+  EXPECT_NE(result.warnings[0].find("layer 3, k (qqt): constant statistics"), std::string::npos)
+      << result.warnings[0];
+  EXPECT_NE(result.warnings[1].find("layer 7, k (qqt): rank 15 of 16"), std::string::npos)
+      << result.warnings[1];
 }
 
 TEST(Fit, SharedRotationLoss) {
@@ -171,7 +179,8 @@ TEST(Fit, SuggestsOnePerHeadWhenHeadsDiffer) {
     }
   }
   const FitResult result = fit(all, options());
-  EXPECT_TRUE(std::ranges::any_of(result.warnings, [](const auto& w) { return w.starts_with("k: one rotation a layer keeps"); }));
+  EXPECT_TRUE(std::ranges::any_of(
+      result.warnings, [](const auto& w) { return w.starts_with("k: one rotation a layer keeps"); }));
 }
 
 }  // namespace

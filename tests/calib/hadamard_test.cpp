@@ -9,8 +9,8 @@
 namespace oscar {
 namespace {
 
-constexpr int kOrders[] = {1,  2,  4,   8,   12,  16,  20,  24,  28,  32,  36,  40,  44,  48,  56,  60,  64,
-                           72, 80, 96,  104, 112, 120, 128, 144, 160, 176, 192, 224, 256, 320, 512, 576};
+constexpr int kOrders[] = {1,  2,  4,  8,   12,  16,  20,  24,  28,  32,  36,  40,  44,  48,  56,  60, 64,
+                           72, 80, 96, 104, 112, 120, 128, 144, 160, 176, 192, 224, 256, 320, 512, 576};
 
 TEST(Hadamard, OrthogonalWithEqualMagnitudes) {
   for (const int d : kOrders) {
@@ -25,7 +25,8 @@ TEST(Hadamard, OrthogonalWithEqualMagnitudes) {
 TEST(Hadamard, PowerOfTwoIsSylvester) {
   const Matrix h = hadamard(64);
   for (int i = 0; i < 64; ++i) {
-    for (int j = 0; j < 64; ++j) ASSERT_EQ(h(i, j) < 0, std::popcount(static_cast<unsigned>(i & j)) % 2 == 1) << i << ' ' << j;
+    for (int j = 0; j < 64; ++j)
+      ASSERT_EQ(h(i, j) < 0, std::popcount(static_cast<unsigned>(i & j)) % 2 == 1) << i << ' ' << j;
   }
 }
 
@@ -36,7 +37,10 @@ TEST(Hadamard, OtherOrdersAreRefused) {
 // OSCAR Lemma 1: H spreads any spectrum evenly.
 TEST(Hadamard, Lemma1) {
   for (const int d : kOrders) {
-    const Vector lambda = Eigen::Map<const Eigen::VectorXf>(test::normal(static_cast<size_t>(d), 5).data(), d).cast<double>().array().exp();
+    const Vector lambda = Eigen::Map<const Eigen::VectorXf>(test::normal(static_cast<size_t>(d), 5).data(), d)
+                              .cast<double>()
+                              .array()
+                              .exp();
     const Matrix h = hadamard(d);
     const Vector diagonal = (h.transpose() * lambda.asDiagonal() * h).diagonal();
     EXPECT_LT((diagonal.array() / (lambda.sum() / d) - 1).abs().maxCoeff(), 1e-12) << d;
@@ -49,7 +53,9 @@ TEST(Permutation, BitReversalOfAPowerOfTwo) {
   EXPECT_THROW(bit_reversal(0), std::invalid_argument);
 }
 
-TEST(Permutation, VanDerCorputOrderOtherwise) { EXPECT_EQ(bit_reversal(6), (std::vector<int>{0, 4, 2, 1, 5, 3})); }
+TEST(Permutation, VanDerCorputOrderOtherwise) {
+  EXPECT_EQ(bit_reversal(6), (std::vector<int>{0, 4, 2, 1, 5, 3}));
+}
 
 TEST(Permutation, TopDirectionsFallIntoDistinctGroups) {
   for (const int d : kOrders) {

@@ -12,7 +12,9 @@ const LayerShape kShape = test::shape_of(3, 6, 2, 8, 12);
 Vector at(const std::vector<float>& rows, int heads, int dim, int64_t t, int head) {
   return Eigen::Map<const Eigen::VectorXf>(rows.data() + (t * heads + head) * dim, dim).cast<double>();
 }
-double error(const Matrix& a, const Matrix& b) { return (a - b).norm() / std::max(b.norm(), 1e-300); }
+double error(const Matrix& a, const Matrix& b) {
+  return (a - b).norm() / std::max(b.norm(), 1e-300);
+}
 
 TEST(Moments, TableIsTheDefFile) {
   EXPECT_EQ(sum_table().size(), kSumCount);
@@ -81,7 +83,8 @@ TEST(Moments, ScoresAgainstDouble) {
   const auto u32 = positive(2 * 40, 7), w32 = positive(2 * 40, 8);
   const std::vector<double> u(u32.begin(), u32.end()), w(w32.begin(), w32.end());
   LayerSums sums(kShape);
-  sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, queries, mass.data(), sink.data(), entropy.data(), u.data(), w.data());
+  sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, queries, mass.data(), sink.data(), entropy.data(),
+                  u.data(), w.data());
   EXPECT_EQ(sums.score_queries, 5);
   EXPECT_EQ(sums.score_tokens, 40);
   for (int h = 0; h < 2; ++h) {
@@ -120,8 +123,8 @@ TEST(Moments, ScoresAgainstDouble) {
     EXPECT_NEAR(sums.scalar(Sum::w, h), sw, 1e-9);
   }
   const std::vector<int32_t> outside{40};
-  EXPECT_THROW(sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, outside, mass.data(), sink.data(), entropy.data(),
-                               u.data(), w.data()),
+  EXPECT_THROW(sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, outside, mass.data(), sink.data(),
+                               entropy.data(), u.data(), w.data()),
                std::invalid_argument);
 }
 
@@ -132,7 +135,8 @@ TEST(Moments, MergeIsOnePass) {
   whole.add_rows(r.q.data(), r.k.data(), r.v.data(), r.o.data(), r.tokens);
   for (int64_t first = 0; first < 384; first += 128) {
     LayerSums part(kShape);
-    part.add_rows(r.q.data() + first * 48, r.k.data() + first * 16, r.v.data() + first * 24, r.o.data() + first * 72, 128);
+    part.add_rows(r.q.data() + first * 48, r.k.data() + first * 16, r.v.data() + first * 24,
+                  r.o.data() + first * 72, 128);
     merged.merge(part);
   }
   EXPECT_EQ(merged.tokens, whole.tokens);

@@ -20,7 +20,8 @@ test::Rows write_dump(const fs::path& dir, int layer, DType dtype, const std::ve
   const auto r = test::rows_of(kShape, tokens, static_cast<uint64_t>(layer));
   int64_t first = 0, number = 0;
   for (const int64_t n : chunks) {
-    writer.chunk(layer, ++number, kShape, r.q.data() + first * 64, r.k.data() + first * 32, r.v.data() + first * 24, n);
+    writer.chunk(layer, ++number, kShape, r.q.data() + first * 64, r.k.data() + first * 32,
+                 r.v.data() + first * 24, n);
     writer.lengths(number, {static_cast<int32_t>(n)});
     first += n;
   }
@@ -76,7 +77,8 @@ TEST(RawDump, NumericOrderAndThreads) {
   EXPECT_EQ(dump.layers, (std::vector<int>{2, 9, 10}));
   EXPECT_EQ(dump.chunks.back(), 11);
   int64_t last = 0;
-  const auto one = read_raw_layers(dump, 1), four = read_raw_layers(dump, 4, [&](int64_t done, int64_t) { last = done; });
+  const auto one = read_raw_layers(dump, 1),
+             four = read_raw_layers(dump, 4, [&](int64_t done, int64_t) { last = done; });
   EXPECT_EQ(last, 3);
   for (const int id : {2, 9, 10}) {
     for (const auto& sum : sum_table()) {
@@ -106,7 +108,8 @@ TEST(RawDump, RefusesWhatIsNotWhole) {
   fs::remove(dir / "layer_1" / "v" / "2.pt");
   EXPECT_THROW(open_raw_dump(dir.path()), std::runtime_error);
   write_dump(dir.path(), 1, DType::BF16, {20, 20});
-  fs::copy_file(dir / "layer_1" / "v" / "2.pt", dir / "layer_1" / "k" / "2.pt", fs::copy_options::overwrite_existing);
+  fs::copy_file(dir / "layer_1" / "v" / "2.pt", dir / "layer_1" / "k" / "2.pt",
+                fs::copy_options::overwrite_existing);
   EXPECT_THROW(read_raw_layer(open_raw_dump(dir.path()), 1), std::runtime_error);
   EXPECT_THROW(RawDumpWriter(dir.path(), DType::I8), std::invalid_argument);
 }

@@ -13,9 +13,12 @@
 namespace oscar {
 namespace {
 
+namespace fs = std::filesystem;
+
 std::map<int, LayerStatistics> layers() {
   std::map<int, LayerStatistics> all;
-  for (const int id : {3, 7}) all[id] = test::statistics_of(test::shape_of(id, 4, 2, 16, 12), 100, static_cast<uint64_t>(id));
+  for (const int id : {3, 7})
+    all[id] = test::statistics_of(test::shape_of(id, 4, 2, 16, 12), 100, static_cast<uint64_t>(id));
   return all;
 }
 FitResult fitted(bool per_head = false) {
@@ -46,7 +49,9 @@ PtValue pt(T content) {
   value.value = std::move(content);
   return value;
 }
-PtValue identity_entry() { return pt(make_tensor({2, 2}, std::vector<float>{1, 0, 0, 1})); }
+PtValue identity_entry() {
+  return pt(make_tensor({2, 2}, std::vector<float>{1, 0, 0, 1}));
+}
 
 TEST(RotationFile, RoundTripOfEveryFormAndFormat) {
   const test::TempDir dir;
@@ -74,8 +79,10 @@ TEST(RotationFile, KeysOfVersionOneAndTwo) {
     const PtDict& layer = file.find("layers")->dict("").find(7)->dict("");
     EXPECT_EQ(layer.items.size(), 3u);
     EXPECT_EQ(layer.find("layer_id")->integer(""), 7);
-    expect(layer.find("rotation")->tensor(""), DType::F32, per_head ? Shape{2, 16, 16} : Shape{16, 16}, "rotation");
-    expect(layer.find("eigenvalues")->tensor(""), DType::F32, per_head ? Shape{2, 16} : Shape{16}, "eigenvalues");
+    expect(layer.find("rotation")->tensor(""), DType::F32, per_head ? Shape{2, 16, 16} : Shape{16, 16},
+           "rotation");
+    expect(layer.find("eigenvalues")->tensor(""), DType::F32, per_head ? Shape{2, 16} : Shape{16},
+           "eigenvalues");
   }
 }
 
@@ -256,7 +263,8 @@ TEST(PublishedRotations, HadamardSharesOneStorage) {
   OSCAR_NEED_DATA(folder, "oscar-qwen3.5-4b/hadamard");
   const auto pair = read_rotation_directory(folder);
   const Matrix expected = hadamard(256).cast<float>().cast<double>();
-  for (const auto& [id, layer] : pair.k.layers) EXPECT_LT((layer.rotation[0] - expected).cwiseAbs().maxCoeff(), 1e-7) << id;
+  for (const auto& [id, layer] : pair.k.layers)
+    EXPECT_LT((layer.rotation[0] - expected).cwiseAbs().maxCoeff(), 1e-7) << id;
 }
 
 }  // namespace

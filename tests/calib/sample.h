@@ -1,4 +1,5 @@
-// Inputs of these tests: correlated rows with large means and a few outlier channels, and layers made of them.
+// Inputs of these tests: correlated rows with large means and a few outlier channels, and layers made of
+// them.
 #pragma once
 #include <cmath>
 
@@ -7,11 +8,14 @@
 
 namespace oscar::test {
 
-// (tokens, heads, dim): per head and channel its own scale and mean, and one direction that all channels share.
+// (tokens, heads, dim): per head and channel its own scale and mean, and one direction that all channels
+// share.
 inline std::vector<float> correlated(int64_t tokens, int heads, int dim, uint64_t seed) {
   const auto width = static_cast<size_t>(heads * dim);
-  const auto scale = normal(width, seed, 0.7f), mean = normal(width, seed + 1, 0.5f), shared = normal(width, seed + 2, 1.5f);
-  const auto noise = normal(static_cast<size_t>(tokens) * width, seed + 3), common = normal(static_cast<size_t>(tokens), seed + 4);
+  const auto scale = normal(width, seed, 0.7f), mean = normal(width, seed + 1, 0.5f),
+             shared = normal(width, seed + 2, 1.5f);
+  const auto noise = normal(static_cast<size_t>(tokens) * width, seed + 3),
+             common = normal(static_cast<size_t>(tokens), seed + 4);
   std::vector<float> rows(noise.size());
   for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
     for (size_t i = 0; i < width; ++i) {
@@ -37,8 +41,10 @@ struct Rows {
   std::vector<float> q, k, v, o;
 };
 inline Rows rows_of(const LayerShape& s, int64_t tokens, uint64_t seed) {
-  return {tokens, correlated(tokens, s.q_heads, s.dim_k, seed), correlated(tokens, s.kv_heads, s.dim_k, seed + 10),
-          correlated(tokens, s.kv_heads, s.dim_v, seed + 20), correlated(tokens, s.q_heads, s.dim_v, seed + 30)};
+  return {tokens, correlated(tokens, s.q_heads, s.dim_k, seed),
+          correlated(tokens, s.kv_heads, s.dim_k, seed + 10),
+          correlated(tokens, s.kv_heads, s.dim_v, seed + 20),
+          correlated(tokens, s.q_heads, s.dim_v, seed + 30)};
 }
 
 // A layer with every sum, a metric and sampled rows.
@@ -57,8 +63,8 @@ inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, ui
   for (int32_t t = 0; t < tokens; t += 2) queries.push_back(t);
   const std::vector<float> mass(queries.size() * static_cast<size_t>(shape.q_heads), 0.25f);
   const std::vector<double> importance(static_cast<size_t>(tokens * shape.kv_heads), 0.5);
-  layer.sums.add_scores(r.q.data(), r.k.data(), r.v.data(), tokens, queries, mass.data(), mass.data(), mass.data(),
-                        importance.data(), importance.data());
+  layer.sums.add_scores(r.q.data(), r.k.data(), r.v.data(), tokens, queries, mass.data(), mass.data(),
+                        mass.data(), importance.data(), importance.data());
   const int64_t n = std::min<int64_t>(tokens, 5);
   for (int64_t i = 0; i < n; ++i) {
     layer.rows.position.push_back(i);

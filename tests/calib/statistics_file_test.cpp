@@ -1,5 +1,6 @@
 #include "libcalib/artifacts/statistics_file.h"
 
+#include "formats/error.h"
 #include "tests/calib/sample.h"
 
 namespace oscar {
@@ -41,9 +42,12 @@ std::vector<Probe> probes_of(const LayerShape& s) {
   }
   return probes;
 }
-LayerStatistics layer_of(const LayerShape& s, uint64_t seed) { return test::statistics_of(s, 120, seed + static_cast<uint64_t>(s.layer)); }
+LayerStatistics layer_of(const LayerShape& s, uint64_t seed) {
+  return test::statistics_of(s, 120, seed + static_cast<uint64_t>(s.layer));
+}
 
-void write_file(const fs::path& path, const StatisticsHeader& header, uint64_t seed = 1, DType dtype = DType::F32) {
+void write_file(const fs::path& path, const StatisticsHeader& header, uint64_t seed = 1,
+                DType dtype = DType::F32) {
   StatisticsWriter writer(path, dtype);
   for (const auto& shape : header.layers) writer.layer(layer_of(shape, seed), probes_of(shape));
   writer.finish(header);
@@ -53,7 +57,8 @@ void expect_equal(const LayerSums& a, const LayerSums& b) {
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.score_queries, b.score_queries);
   EXPECT_EQ(a.score_tokens, b.score_tokens);
-  for (const auto& sum : sum_table()) EXPECT_TRUE(std::ranges::equal(a.values(sum.sum), b.values(sum.sum))) << sum.name;
+  for (const auto& sum : sum_table())
+    EXPECT_TRUE(std::ranges::equal(a.values(sum.sum), b.values(sum.sum))) << sum.name;
 }
 std::string message(const std::function<void()>& call) {
   try {
@@ -216,7 +221,8 @@ TEST(Merge, RefusesDoubledAndMissingShards) {
   EXPECT_NE(merge({"0.h5", "0b.h5"}).find("same shard"), std::string::npos) << merge({"0.h5", "0b.h5"});
   EXPECT_NE(merge({"all.h5", "all.h5"}).find("same shard"), std::string::npos);
   EXPECT_NE(merge({"0.h5"}).find("shard 1/2 is missing"), std::string::npos) << merge({"0.h5"});
-  EXPECT_NE(merge({"0.h5", "1.h5"}).find("shard is '0/2' in the first, '1/3' in the second"), std::string::npos);
+  EXPECT_NE(merge({"0.h5", "1.h5"}).find("shard is '0/2' in the first, '1/3' in the second"),
+            std::string::npos);
 }
 
 TEST(Merge, RefusesEveryForeignFieldByName) {
