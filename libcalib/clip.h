@@ -16,8 +16,8 @@ struct ClipOptions {
   int64_t queries = 256;  // sampled positions per probe and layer, in blocks of 64
   uint64_t seed = 0;
   std::vector<int> probes;
+  // The grid; 0 (no clip) and the hand ratios are always part of it.
   std::vector<double> ratios = {0.80, 0.84, 0.88, 0.90, 0.92, 0.94, 0.96, 0.98, 1.0};
-  // the grid; 0 (no clip) and the hand ratios are always part of it
 };
 inline constexpr double kHandRatioK = 0.96, kHandRatioV = 0.92;  // the constants of the published recipes
 
@@ -32,7 +32,7 @@ struct ClipReport {
   std::string objective_k, objective_v;  // of the rotations; "identity" without one
   std::string codec;
   int groups = 1, group_size_k = 0, group_size_v = 0;  // sizes of the first layer
-  ClipOptions options;  // as really used: probes, ratios and first_query filled in
+  ClipOptions options;  // first_query at least the first position with a history
   std::vector<std::string> notes{};
   std::map<int, ClipCurve> k{}, v{};  // by global layer id
   ClipCurve model_k{}, model_v{};     // one ratio for the whole model: mean loss over layers
