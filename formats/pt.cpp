@@ -22,19 +22,22 @@ const PtValue* PtDict::find(int64_t key) const {
   }
   return nullptr;
 }
-void PtDict::set(std::string key, PtValue value) {
-  if (auto* old = const_cast<PtValue*>(find(std::string_view(key)))) {
-    *old = std::move(value);
+template <typename Key>
+static void assign(PtDict& dict, const PtValue* old, Key key, PtValue value) {
+  if (old) {
+    const_cast<PtValue&>(*old) = std::move(value);  // an element of `dict`, which is not const
   } else {
-    items.emplace_back(PtValue{std::move(key)}, std::move(value));
+    auto& entry = dict.items.emplace_back();
+    entry.first.value = std::move(key);
+    entry.second = std::move(value);
   }
 }
+void PtDict::set(std::string key, PtValue value) {
+  const auto* old = find(key);
+  assign(*this, old, std::move(key), std::move(value));
+}
 void PtDict::set(int64_t key, PtValue value) {
-  if (auto* old = const_cast<PtValue*>(find(key))) {
-    *old = std::move(value);
-  } else {
-    items.emplace_back(PtValue{key}, std::move(value));
-  }
+  assign(*this, find(key), key, std::move(value));
 }
 
 std::string_view PtValue::kind() const {

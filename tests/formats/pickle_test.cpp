@@ -23,10 +23,10 @@ PtValue run(const std::string& opcodes, uint64_t budget_bytes = 1 << 20, char pr
   return read_pickle(ByteReader(std::as_bytes(std::span(bytes)), "test"), load, budget);
 }
 std::string text(const std::string& value) {
-  return "X" + test::packed(static_cast<uint32_t>(value.size())) + value;
+  return test::packed('X', static_cast<uint32_t>(value.size()), std::string_view(value));
 }
 std::string integer(int32_t value) {
-  return "J" + test::packed(value);
+  return test::packed('J', value);
 }
 std::string tuple(const std::vector<int32_t>& values) {
   std::string out = "(";
@@ -66,7 +66,7 @@ TEST(Pickle, TensorLies) {
   EXPECT_REFUSED(run(tensor(0, {1}, {1}, integer(5)) + "."), "expected a storage, found an int");
   const auto storage = [](const std::string& type, const std::string& key, int32_t count) {
     return tensor(0, {1}, {1},
-                  "(" + text("storage") + type + text(key) + text("cpu") + integer(count) + "tQ") +
+                  std::string("(") + text("storage") + type + text(key) + text("cpu") + integer(count) + "tQ") +
            ".";
   };
   EXPECT_REFUSED(run(storage("ctorch\nFloatStorage\n", "1", 12)), "storage '1'");
