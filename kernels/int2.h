@@ -15,6 +15,8 @@
 //   3. per group: scale = max(max - min, 1e-8) / 3, zero = -min / scale, code = trunc(x / scale + zero + 0.5),
 //      clamped to 0..3
 //   4. read back: (code - zero) * scale
+// A NaN sorts above infinity in step 2, is not seen by min and max, and gets code 0; a row with a NaN or an infinity reads
+// back as anything, but as the same bytes from every implementation.
 #pragma once
 #include <cstdint>
 

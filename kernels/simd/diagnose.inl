@@ -139,8 +139,8 @@ Rescale weigh(Row& row, int64_t key, int64_t sink, float* scores, float* scores_
     for (int n = 0; n < 2; ++n) {
       l[n] = load(scores + s + n * W);
       c[n] = kCodes ? load(scores_codes + s + n * W) : l[n];
-      x[n] = larger(l[n] - fill(row.top), fill(kLowest));
-      x[n + 2] = larger(c[n] - fill(row.top_codes), fill(kLowest));
+      x[n] = larger(fill(kLowest), l[n] - fill(row.top));
+      x[n + 2] = larger(fill(kLowest), c[n] - fill(row.top_codes));
     }
     exponentials(x, p);
     OSCAR_UNROLL

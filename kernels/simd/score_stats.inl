@@ -43,7 +43,7 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
   for (int i = 0; i < MR; i += 2) {
     vf x[2 * NR], p[2 * NR];
     OSCAR_UNROLL
-    for (int n = 0; n < 2 * NR; ++n) x[n] = larger(scores[i + n / NR][n % NR], fill(kLowest));
+    for (int n = 0; n < 2 * NR; ++n) x[n] = larger(fill(kLowest), scores[i + n / NR][n % NR]);
     exponentials(x, p);
     OSCAR_UNROLL
     for (int r = i; r < i + 2; ++r) {
@@ -53,12 +53,12 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
         const int n = (r - i) * NR + v;
         const vi keys = lanes() + fill(key + v * W);
         if constexpr (kMixed)
-          p[n] = (keys <= fill(rows.last[r])) & (keys >= fill(rows.first[r])) ? p[n] : vf{};
+          p[n] = ((keys <= fill(rows.last[r])) & (keys >= fill(rows.first[r]))) ? p[n] : vf{};
         entropy = fma(p[n], x[n], entropy);
         if constexpr (kKeys == Keys::kSink) sink_mass += p[n];
         if constexpr (kMixed) {
           sink_mass += keys < fill(sink) ? p[n] : vf{};
-          p[n] = (keys >= fill(sink)) & (keys <= fill(rows.history[r])) ? p[n] : vf{};
+          p[n] = ((keys >= fill(sink)) & (keys <= fill(rows.history[r]))) ? p[n] : vf{};
         }
         if constexpr (kHistory) {
           mass += p[n];

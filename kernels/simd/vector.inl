@@ -1,6 +1,7 @@
-// Vectors of OSCAR_WIDTH floats: 4 (any machine), 8 (AVX2 with FMA) or 16 (AVX-512). Included once by each
-// cpu_<level>.cpp, which is compiled with the flags of its level. Nothing here may instantiate a template of
-// the standard library: the linker would be free to use the copy of the highest level everywhere.
+// Vectors of OSCAR_WIDTH floats: 4, 8 with intrinsics for AVX2 and FMA, 16 for AVX-512; any of them on any
+// machine. Included once by each cpu_<level>.cpp, which is compiled with the flags of its level. Nothing here
+// may instantiate a template of the standard library: the linker would be free to use the copy of the highest
+// level everywhere.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -37,8 +38,8 @@ OSCAR_INLINE vf floats(vi x) {
   return reinterpret_cast<vf>(x);
 }
 
-// larger(a, b) is a > b ? a : b, so that a NaN in `a` is dropped; smaller likewise.
-#if OSCAR_WIDTH == 16
+// larger(a, b) is a > b ? a : b: a NaN in `a` is dropped, one in `b` stays; smaller likewise.
+#if OSCAR_WIDTH == 16 && defined(__AVX512F__)
 OSCAR_INLINE vf fill(float x) {
   return _mm512_set1_ps(x);
 }
@@ -57,7 +58,7 @@ OSCAR_INLINE vf smaller(vf a, vf b) {
 OSCAR_INLINE float highest(vf x) {
   return _mm512_reduce_max_ps(x);
 }
-#elif OSCAR_WIDTH == 8
+#elif OSCAR_WIDTH == 8 && defined(__AVX2__) && defined(__FMA__)
 OSCAR_INLINE vf fill(float x) {
   return _mm256_set1_ps(x);
 }
@@ -79,11 +80,17 @@ OSCAR_INLINE float highest(vf x) {
   return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
 }
 #else
+template <typename V, typename T>
+OSCAR_INLINE V same(T x) {
+  V v;
+  for (int i = 0; i < W; ++i) v[i] = x;
+  return v;
+}
 OSCAR_INLINE vf fill(float x) {
-  return vf{x, x, x, x};
+  return same<vf>(x);
 }
 OSCAR_INLINE vi fill(int32_t x) {
-  return vi{x, x, x, x};
+  return same<vi>(x);
 }
 OSCAR_INLINE vf fma(vf a, vf b, vf c) {
   return a * b + c;
@@ -95,8 +102,9 @@ OSCAR_INLINE vf smaller(vf a, vf b) {
   return a < b ? a : b;
 }
 OSCAR_INLINE float highest(vf x) {
-  const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
-  return a > b ? a : b;
+  float high = x[0];
+  for (int i = 1; i < W; ++i) high = x[i] > high ? x[i] : high;
+  return high;
 }
 #endif
 

@@ -6,10 +6,11 @@ namespace {
 
 TEST(Levels, TheHighestOfTheMachineUnlessNamed) {
   std::string_view highest;
-  each_level([&](const KernelTable& level) {
-    EXPECT_EQ(&choose_level(level.name), &level);
-    highest = level.name;
-  });
+  for (const KernelTable* level : kernel_levels()) {
+    if (!level->supported()) continue;
+    EXPECT_EQ(&choose_level(level->name), level);
+    highest = level->name;
+  }
   EXPECT_EQ(choose_level("").name, highest);
   EXPECT_EQ(kernel_levels().front()->name, "generic");
 }
