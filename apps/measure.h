@@ -108,6 +108,14 @@ inline NamedRotations read_named_rotations(const std::string& text) {
   return result;
 }
 
+// Steps come layer by layer: a log says which.
+inline std::function<void(int64_t, int64_t)> layer_progress(Progress& progress, size_t layers) {
+  return [&progress, layers](int64_t done, int64_t total) {
+    const auto layer = (done - 1) * static_cast<int64_t>(layers) / total + 1;
+    progress.update(done, total, fmt::format("layer {} of {}", layer, layers));
+  };
+}
+
 inline void use_threads(const Common& common) {
   omp_set_num_threads(threads_or_cores(common.threads));
 }

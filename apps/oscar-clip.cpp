@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
 
     cli::Progress progress("clip", "step", common.quiet);
     const auto report = search_clip(statistics, &pair.k, &pair.v, codec, measure.groups, options,
-                                    [&](int64_t done, int64_t total) { progress.update(done, total); });
+                                    cli::layer_progress(progress, statistics.header().layers.size()));
     const auto text = to_json(report).dump(2) + '\n';
     std::cout << (json ? text : to_text(report));
     if (output.empty()) return 0;

@@ -113,8 +113,8 @@ int verify_rows(const Options& options) {
   }
 
   cli::Progress progress("verify", "step", options.common.quiet);
-  const auto report = verify(statistics, rows.rows(), request,
-                             [&](int64_t done, int64_t total) { progress.update(done, total); });
+  const size_t layers = options.layers.empty() ? statistics.header().layers.size() : options.layers.size();
+  const auto report = verify(statistics, rows.rows(), request, cli::layer_progress(progress, layers));
   (options.json == "-" ? std::cerr : std::cout) << to_text(report, options.per_layer);
   write_json(options, to_json(report).dump(2) + '\n');
 
