@@ -34,7 +34,7 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_flag("--plan", a.plan_only, "Print what the run would write and hold, then stop")->group("Output");
 
   app.add_option("--seq-len", a.sequences.length, "Tokens of a sequence")->check(CLI::Range(int64_t{2}, int64_t{1} << 24))->capture_default_str()->group("Sequences");
-  app.add_option("--tokens", a.sequences.tokens, "Calibration tokens at most; 0: all of the text")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Sequences");
+  app.add_option("--tokens", a.sequences.tokens, "Calibration tokens, no fewer; 0: all of the text")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Sequences");
   app.add_option("--packing", a.packing, "packed: join documents and cut; documents: never join two")->check(CLI::IsMember({"packed", "documents"}))->capture_default_str()->group("Sequences");
   app.add_option("--probes", a.sequences.probes, "Hold out the last N sequences of the text (not with --probe)")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Sequences");
   app.add_option("--bos", a.bos, "Where a BOS goes; auto: one per sequence if the tokenizer asks for it")->check(CLI::IsMember({"auto", "none", "document", "sequence"}))->capture_default_str()->group("Sequences");
@@ -101,6 +101,10 @@ int run(Arguments& a) {
       model->config().name.empty() ? a.model : model->config().name, plan.layers, plan.calibration_tokens, plan.probe_tokens, plan.sequences, a.dtype,
       cli::human_bytes(double(plan.sums)), double(plan.raw) / double(plan.sums), a.dump.rows, cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
       a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)), cli::human_bytes(double(plan.memory))));
+  if (sequences.repeated > 0) {
+    cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text has too: figures on these probes flatter the fit",
+                                          sequences.repeated, sequences.probe_tokens()));
+  }
   if (a.plan_only) return 0;
 
   const Provenance provenance = describe(*model, input.tokenizer.get(), input.bos_policy, sequences, a.dump);
