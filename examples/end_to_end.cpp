@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "formats/atomic_write.h"
 #include "libcalib/artifacts/manifest.h"
