@@ -5,5 +5,6 @@
 namespace oscar {
 
 std::string_view cpu_level();  // "generic", "avx2", "avx512"
+bool native_bf16();            // the CPU multiplies bfloat16 itself (AVX-512 BF16)
 
 }  // namespace oscar

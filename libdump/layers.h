@@ -26,7 +26,6 @@ class Linear {
 // Takes the tensor over.
 at::Tensor activation(at::Tensor rows, Precision precision);
 void round_to_bf16(float* values, int64_t count);
-bool native_bf16();  // AVX-512 BF16 or AMX on this CPU
 
 // x / rms(x) * weight, (T, hidden) float32.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
