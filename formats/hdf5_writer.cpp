@@ -52,13 +52,26 @@ Hdf5Writer::~Hdf5Writer() {
   file_.reset();
 }
 
+// `path` and the groups above it, where they are not there yet. One by one: groups that HDF5 makes on the way to another
+// object take their times from the clock, whatever the property lists of that object say.
+static void make_groups(const Place& place, hid_t file, const std::string& path) {
+  auto creation = place.id(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "make a property list");
+  place.check(H5Pset_obj_track_times(creation, false), "make a property list");
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const auto group = path.substr(0, end);
+    if (!group.empty() && group != "/" && !exists_in(place, file, group)) {
+      place.id(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, creation, H5P_DEFAULT), H5Gclose, "cannot create the group");
+    }
+    if (end == path.npos) return;
+  }
+}
+
 void Hdf5Writer::dataset(const std::string& path, const Tensor& tensor) {
   const Lock lock(library());
   check_size(tensor);
   if (!file_) throw std::logic_error("Hdf5Writer::dataset after close");
   const auto place = file_->at(path);
-  auto links = place.id(H5Pcreate(H5P_LINK_CREATE), H5Pclose, "make a property list");
-  place.check(H5Pset_create_intermediate_group(links, 1), "make a property list");
+  if (const auto slash = path.rfind('/'); slash != path.npos) make_groups(place, file_->file, path.substr(0, slash));
   auto creation = place.id(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "make a property list");
   place.check(H5Pset_obj_track_times(creation, false), "make a property list");
   if (tensor.bytes.size() >= kChunkedFrom) {
@@ -72,7 +85,7 @@ void Hdf5Writer::dataset(const std::string& path, const Tensor& tensor) {
                                : H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
                H5Sclose, "make a dataspace");
   const auto type = stored_type(place, tensor.dtype);
-  auto data = place.id(H5Dcreate2(file_->file, path.c_str(), type, space, links, creation, H5P_DEFAULT),
+  auto data = place.id(H5Dcreate2(file_->file, path.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT),
                        H5Dclose, "cannot create the dataset");
   if (!tensor.bytes.empty()) {
     place.check(H5Dwrite(data, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor.bytes.data()),
@@ -83,12 +96,7 @@ void Hdf5Writer::dataset(const std::string& path, const Tensor& tensor) {
 
 // The object an attribute belongs to; a group is made where nothing is.
 static Id attribute_owner(const Place& place, hid_t file) {
-  if (!exists_in(place, file, place.object)) {
-    auto links = place.id(H5Pcreate(H5P_LINK_CREATE), H5Pclose, "make a property list");
-    place.check(H5Pset_create_intermediate_group(links, 1), "make a property list");
-    return place.id(H5Gcreate2(file, place.object.c_str(), links, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
-                    "cannot create the group");
-  }
+  make_groups(place, file, place.object);
   return place.id(H5Oopen(file, place.object.c_str(), access(place)), H5Oclose, "cannot open the object");
 }
 
