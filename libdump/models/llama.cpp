@@ -2,7 +2,7 @@
 // A GGUF of this architecture stores q and k rows with the rotary halves interleaved; they are put back here.
 #include <ATen/ATen.h>
 
-#include <set>
+#include <map>
 
 #include "formats/error.h"
 #include "kernels/gram.h"
@@ -20,22 +20,30 @@ at::Tensor undo_interleaving(const at::Tensor& weight, int64_t heads) {
   return weight.view({heads, d / 2, 2, in}).transpose(1, 2).reshape({heads * d, in});
 }
 
+// The tensors of a layer, without "blk.N." and ".weight".
+std::map<std::string, std::vector<int64_t>> layer_tensors(const ModelConfig& config, const LayerShape& shape) {
+  const int64_t hidden = config.hidden, ff = config.intermediate, q = shape.q_heads * shape.dim_k, kv = shape.kv_heads * shape.dim_k;
+  return {{"attn_norm", {hidden}}, {"attn_q", {q, hidden}},    {"attn_k", {kv, hidden}}, {"attn_v", {kv, hidden}}, {"attn_output", {hidden, q}},
+          {"ffn_norm", {hidden}},  {"ffn_gate", {ff, hidden}}, {"ffn_up", {ff, hidden}}, {"ffn_down", {hidden, ff}}};
+}
+std::string layer_tensor(int layer, const std::string& name) { return "blk." + std::to_string(layer) + "." + name + ".weight"; }
+
 class LlamaLayer : public DecoderLayer {
  public:
   LlamaLayer(const ModelConfig& config, const WeightSource& weights, int index, std::shared_ptr<const RopeTable> rope, Precision precision)
       : config_(config), shape_(config.attention.at(static_cast<size_t>(index))), rope_(std::move(rope)), precision_(precision) {
-    const int64_t hidden = config.hidden, ff = config.intermediate, d = shape_.dim_k;
-    const auto load = [&](const char* name, std::vector<int64_t> shape) { return weights.load("blk." + std::to_string(index) + "." + name + ".weight", shape); };
-    attention_norm_ = load("attn_norm", {hidden});
-    mlp_norm_ = load("ffn_norm", {hidden});
-    const at::Tensor q = undo_interleaving(load("attn_q", {shape_.q_heads * d, hidden}), shape_.q_heads);
-    const at::Tensor k = undo_interleaving(load("attn_k", {shape_.kv_heads * d, hidden}), shape_.kv_heads);
-    qkv_ = Linear(at::cat({q, k, load("attn_v", {shape_.kv_heads * d, hidden})}), precision);
-    at::Tensor out = load("attn_output", {hidden, shape_.q_heads * d});
+    const auto shapes = layer_tensors(config, shape_);
+    const auto load = [&](const char* name) { return weights.load(layer_tensor(index, name), shapes.at(name)); };
+    attention_norm_ = load("attn_norm");
+    mlp_norm_ = load("ffn_norm");
+    const at::Tensor q = undo_interleaving(load("attn_q"), shape_.q_heads);
+    const at::Tensor k = undo_interleaving(load("attn_k"), shape_.kv_heads);
+    qkv_ = Linear(at::cat({q, k, load("attn_v")}), precision);
+    at::Tensor out = load("attn_output");
     set_value_metric(out);
     out_ = Linear(out, precision);
-    gate_up_ = Linear(at::cat({load("ffn_gate", {ff, hidden}), load("ffn_up", {ff, hidden})}), precision);
-    down_ = Linear(load("ffn_down", {hidden, ff}), precision);
+    gate_up_ = Linear(at::cat({load("ffn_gate"), load("ffn_up")}), precision);
+    down_ = Linear(load("ffn_down"), precision);
   }
 
   void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink) const override {
@@ -121,20 +129,22 @@ int64_t need(const GgufFile& file, const std::string& key) {
   return *value;
 }
 
-// Every tensor of the file must be one that the family reads, or the model is not what this file computes.
-void check_tensors(const GgufFile& file, const ModelConfig& config) {
-  std::set<std::string> known{"token_embd.weight", "output_norm.weight", "output.weight"};
-  for (int i = 0; i < config.layers; ++i) {
-    for (const char* name : {"attn_norm", "ffn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
-      known.insert("blk." + std::to_string(i) + "." + name + ".weight");
-    }
+// Every tensor of the file must be one that the family reads, or the model is not what this file computes; and all of them are
+// asked for before the run, not in its last layer.
+void check_tensors(const std::shared_ptr<const GgufFile>& file, const ModelConfig& config) {
+  std::map<std::string, std::vector<int64_t>> expected{{"token_embd.weight", {config.vocabulary, config.hidden}}, {"output_norm.weight", {config.hidden}}};
+  if (!config.tied_embeddings) expected["output.weight"] = expected["token_embd.weight"];
+  for (const LayerShape& shape : config.attention) {
+    for (const auto& [name, dims] : layer_tensors(config, shape)) expected[layer_tensor(shape.layer, name)] = dims;
   }
-  for (const auto& tensor : file.tensors()) {
-    if (!known.contains(tensor.name)) {
+  for (const auto& tensor : file->tensors()) {
+    if (!expected.contains(tensor.name)) {
       throw invalid("{}: tensor {} is not part of a llama decoder as this tool computes it (biases, experts and rope factors are not supported)",
-                    file.file()->path().string(), tensor.name);
+                    file->file()->path().string(), tensor.name);
     }
   }
+  const GgufWeights weights(file);
+  for (const auto& [name, dims] : expected) weights.find(name, dims);
 }
 
 }  // namespace
@@ -176,7 +186,7 @@ std::unique_ptr<Model> open_llama_gguf(std::shared_ptr<const GgufFile> file, Pre
     shape.layer = i;
     config.attention.push_back(shape);
   }
-  check_tensors(*file, config);
+  check_tensors(file, config);
   return std::make_unique<Llama>(std::move(config), std::move(file), precision);
 }
 

@@ -16,9 +16,10 @@ class GgufWeights : public WeightSource {
   std::vector<std::string> names() const override;
   int64_t bytes() const override;
   std::string digest() const override;
+  // The tensor, or what load() would throw for its name, shape and type; reads none of its values.
+  const GgufTensor& find(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
-  const GgufTensor& find(const std::string& name, const std::vector<int64_t>& shape) const;
   std::shared_ptr<const GgufFile> file_;
 };
 

@@ -9,15 +9,15 @@ namespace oscar::test {
 namespace {
 
 std::map<std::string, std::string> artifacts(const Bench& bench, const std::string& threads) {
-  const Arguments with{"--threads", threads};
+  const Arguments on{"--threads", threads};
   const auto done = [](const Outcome& outcome) { EXPECT_EQ(outcome.code, 0) << outcome; };
   std::map<std::string, std::string> contents;
   for (const auto& name : {bench.stats(), bench.rotations(), bench.clip()}) fs::remove_all(name);
-  done(run(bench.dump_command(bench.stats()) + Arguments{"--deterministic", "--score-queries", "1/2", "--rows", "100"} + with));
-  done(tool("oscar-fit", Arguments{bench.stats(), "-o", bench.rotations(), "--granularity", "head"} + with));
-  const auto clip = tool("oscar-clip", Arguments{bench.stats(), "--rotations", bench.rotations(), "-o", bench.clip()} + with);
+  done(run(with(bench.dump_command(bench.stats()) + Arguments{"--deterministic", "--score-queries", "1/2", "--rows", "100"}, on)));
+  done(tool("oscar-fit", Arguments{bench.stats(), "-o", bench.rotations(), "--granularity", "head"} + on));
+  const auto clip = tool("oscar-clip", Arguments{bench.stats(), "--rotations", bench.rotations(), "-o", bench.clip()} + on);
   const auto verify = tool("oscar-verify", Arguments{bench.stats(), "--rotations", bench.rotations(), "--clip", bench.clip(), "--json",
-                                                     (bench / "report.json").string()} + with);
+                                                     (bench / "report.json").string()} + on);
   done(clip), done(verify);
   contents["stdout of clip"] = clip.out;
   contents["stdout of verify"] = verify.out;

@@ -51,7 +51,7 @@ struct LongRun {
   Bench bench{{.layers = 24}, 40000};
   std::string output = bench.stats();
   fs::path part = output + ".partial/layer_0002.h5";
-  Arguments command = bench.dump_command(output) + Arguments{"--seq-len", "512"};
+  Arguments command = with(bench.dump_command(output), {"--seq-len", "512"});
   bool in_the_middle() const { return fs::exists(part); }
 };
 

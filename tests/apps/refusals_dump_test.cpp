@@ -10,7 +10,7 @@ class DumpOptionRefusal : public testing::TestWithParam<Refusal> {};
 
 TEST_P(DumpOptionRefusal, IsExplained) {
   const Bench bench;
-  expect_refusal(bench, bench.dump_command(bench.stats()) + GetParam().arguments, GetParam());
+  expect_refusal(bench, with(bench.dump_command(bench.stats()), GetParam().arguments), GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(
     Options, DumpOptionRefusal,
@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"SequenceOfOne", {"--seq-len", "1"}, 2, "--seq-len"},
                     Refusal{"SequenceNegative", {"--seq-len", "-5"}, 2, "--seq-len"},
                     Refusal{"SequenceNotANumber", {"--seq-len", "many"}, 2, "many"},
-                    Refusal{"SequenceBeyondContext", {"--seq-len", "100000"}, 1, "tokens"},
+                    Refusal{"SequenceLongerThanText", {"--seq-len", "100000"}, 1, "tokens"},
                     Refusal{"TokensNegative", {"--tokens", "-1"}, 2, "--tokens"},
                     Refusal{"ProbesNegative", {"--probes", "-1"}, 2, "--probes"},
                     Refusal{"ProbesMoreThanText", {"--probes", "1000"}, 1, "1000"},
@@ -49,15 +49,34 @@ TEST(DumpRefusals, WhatIsRequired) {
   expect_refusal(bench, {binary("oscar-dump").string(), "--model", bench.model(), "--text", bench.text()}, {"", {}, 2, "-o"});
 }
 
+TEST(DumpRefusals, SequencesBeyondTheContextOfTheModel) {
+  const Bench bench({}, 40000);
+  expect_refusal(bench, with(bench.dump_command(bench.stats()), {"--seq-len", "5000", "--probes", "0"}), {"", {}, 2, "4096"});
+}
+
 TEST(DumpRefusals, OutputThatCannotBe) {
   const Bench bench;
   expect_refusal(bench, bench.dump_command("/nowhere/deep/stats.h5"), {"", {}, 2, "/nowhere"});
+  EXPECT_FALSE(fs::exists("/nowhere"));
   expect_refusal(bench, bench.dump_command(bench.path().string()), {"", {}, 2, bench.path().filename().string()});
+  EXPECT_FALSE(fs::exists(bench.path().string() + ".partial"));
   write(bench / "file", "x");
   expect_refusal(bench, bench.dump_command((bench / "file/stats.h5").string()), {"", {}, 2, "file"});
 }
 
 // Texts.
+
+// A damaged weight of a later layer stops the run there; what is finished is kept for --resume, the output is not there.
+TEST(DumpRefusals, DamagedLaterLayer) {
+  const Bench bench;
+  auto draft = toy_model();
+  draft.tensor("blk.2.ffn_down.weight").bytes.replace(400, 4, "\xff\xff\xff\x7f");
+  write_gguf(bench.model(), draft);
+  const auto outcome = run(bench.dump_command(bench.stats()));
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_NE(outcome.err.find("blk.2.ffn_down.weight"), std::string::npos) << outcome;
+  EXPECT_FALSE(fs::exists(bench.stats()));
+}
 
 struct BadText {
   const char* name;
@@ -128,12 +147,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadModel{"MissingMetadata", [](GgufDraft& d) { d.erase("llama.attention.head_count"); }, 3, "llama.attention.head_count"},
         BadModel{"MetadataOfAnotherType", [](GgufDraft& d) { d.set("llama.block_count", std::string("three")); }, 3, "llama.block_count"},
         BadModel{"HeadsThatDoNotDivide", [](GgufDraft& d) { d.set("llama.attention.head_count_kv", 3u); }, 3, "3"},
-        BadModel{"MissingTensor", [](GgufDraft& d) { d.tensor("blk.1.attn_v.weight").name = "blk.1.nothing"; }, 3, "blk.1.attn_v.weight"},
+        BadModel{"MissingTensor", [](GgufDraft& d) { std::erase_if(d.tensors, [](const auto& t) { return t.name == "blk.1.attn_v.weight"; }); }, 3, "blk.1.attn_v.weight"},
+        BadModel{"TensorTooMany", [](GgufDraft& d) { d.tensor("blk.1.ffn_norm.weight").name = "blk.1.attn_q.bias"; }, 2, "blk.1.attn_q.bias"},
         BadModel{"TensorOfAnotherShape", [](GgufDraft& d) { d.tensor("blk.1.attn_v.weight").ne = {32, 128}; }, 3, "blk.1.attn_v.weight"},
         BadModel{"TensorOfUnknownType", [](GgufDraft& d) { d.tensor("blk.1.ffn_up.weight").type = 4242; }, 3, "blk.1.ffn_up.weight"},
         BadModel{"TensorBeyondTheFile", [](GgufDraft& d) { d.tensors.back().bytes.resize(8); }, 3, "output_norm.weight"},
         BadModel{"NotANumber",
-                 [](GgufDraft& d) { d.tensor("blk.2.ffn_down.weight").bytes.replace(400, 4, "\xff\xff\xff\x7f"); }, 3, "blk.2.ffn_down.weight"}),
+                 [](GgufDraft& d) { d.tensor("blk.0.ffn_down.weight").bytes.replace(400, 4, "\xff\xff\xff\x7f"); }, 3, "blk.0.ffn_down.weight"}),
     [](const auto& info) { return info.param.name; });
 
 // A type that GGUF knows and we do not decode: the model is not supported, the file is not broken.
@@ -155,7 +175,7 @@ TEST(DumpRefusals, ModelThatIsNoModel) {
     return command;
   };
   expect_refusal(bench, with_model("/nowhere/model.gguf"), {"", {}, 2, "/nowhere/model.gguf"});
-  expect_refusal(bench, with_model(bench.text()), {"", {}, 2, "text.txt"});
+  expect_refusal(bench, with_model(bench.text()), {"", {}, 3, "text.txt"});
   expect_refusal(bench, with_model(bench.path().string()), {"", {}, 2, bench.path().filename().string()});
 }
 
@@ -164,8 +184,7 @@ TEST(DumpRefusals, TruncatedGguf) {
   const auto whole = read(bench.model());
   for (const size_t size : {size_t{3}, size_t{20}, size_t{300}, size_t{6000}, whole.size() / 2, whole.size() - 1000}) {
     write(bench.model(), whole.substr(0, size));
-    const int code = size < 4 ? 2 : 3;  // below four bytes it is not even a GGUF file
-    expect_refusal(bench, bench.dump_command(bench.stats()), {"", {}, code, "model.gguf"});
+    expect_refusal(bench, bench.dump_command(bench.stats()), {"", {}, 3, "model.gguf"});
   }
 }
 

@@ -125,7 +125,7 @@ TEST(Refusals, TooFewTokensForAFit) {
 
 TEST(Refusals, NoProbes) {
   const Bench bench;
-  ASSERT_EQ(run(bench.dump_command(bench.stats()) + Arguments{"--probes", "0"}).code, 0);
+  ASSERT_EQ(run(with(bench.dump_command(bench.stats()), {"--probes", "0"})).code, 0);
   ASSERT_EQ(tool("oscar-fit", {bench.stats(), "-o", bench.rotations()}).code, 0);
   for (const char* name : {"oscar-clip", "oscar-verify"}) {
     expect_refusal(bench, {binary(name).string(), bench.stats(), "--rotations", bench.rotations()}, {name, {}, 2, "probe"});
@@ -145,7 +145,7 @@ TEST(Refusals, MergeOfOtherWindows) {
   const Bench bench;
   ASSERT_EQ(run(bench.dump_command(bench.stats())).code, 0);
   write(bench / "text.txt", toy_text(6000, 2));
-  ASSERT_EQ(run(bench.dump_command((bench / "b.h5").string()) + Arguments{"--sink", "16"}).code, 0);
+  ASSERT_EQ(run(with(bench.dump_command((bench / "b.h5").string()), {"--sink", "16"})).code, 0);
   expect_refusal(bench, {binary("oscar-fit").string(), bench.stats(), (bench / "b.h5").string(), "-o", (bench / "new").string()}, {"", {}, 2, "window_sink"});
 }
 

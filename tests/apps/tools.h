@@ -15,6 +15,16 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
+// A command with other values of options that it has, or with more options: "--name value", a flag alone.
+inline Arguments with(Arguments command, const Arguments& options) {
+  for (size_t i = 0; i < options.size(); ++i) {
+    const auto at = options[i].starts_with("--") ? std::find(command.begin(), command.end(), options[i]) : command.end();
+    if (at == command.end()) command.push_back(options[i]);
+    else *(at + 1) = options[++i];
+  }
+  return command;
+}
+
 // A folder with model.gguf and text.txt.
 class Bench {
  public:
