@@ -48,9 +48,9 @@ int run_until(const Arguments& command, const std::function<bool()>& ready, int 
 
 // Layers enough, and each slow enough, that the signal meets a run in its middle.
 struct LongRun {
-  Bench bench{{.layers = 24}, 40000};
+  Bench bench{{.layers = 12}, 20000};
   std::string output = bench.stats();
-  fs::path part = output + ".partial/layer_0002.h5";
+  fs::path part = output + ".partial/layer_0001.h5";
   Arguments command = with(bench.dump_command(output), {"--seq-len", "512"});
   bool in_the_middle() const { return fs::exists(part); }
 };
@@ -78,7 +78,7 @@ TEST_P(Interrupted, ResumeGivesTheBytesOfAnUninterruptedRun) {
   ASSERT_EQ(code, GetParam() == SIGKILL ? 128 + SIGKILL : 130) << "the run was over before the signal came";
   EXPECT_FALSE(fs::exists(r.output));
   EXPECT_EQ(outside_partial(r.bench), before);
-  ASSERT_FALSE(fs::exists(r.output + ".partial/layer_0023.h5"));
+  ASSERT_FALSE(fs::exists(r.output + ".partial/layer_0011.h5"));
 
   const auto again = run(r.command);
   EXPECT_EQ(again.code, 2) << again;
@@ -87,12 +87,10 @@ TEST_P(Interrupted, ResumeGivesTheBytesOfAnUninterruptedRun) {
   EXPECT_EQ(other.code, 2) << other;
   EXPECT_NE(other.err.find("seed"), std::string::npos) << other;
 
-  const auto started = fs::last_write_time(r.part);
   const auto resumed = run(r.command + Arguments{"--resume"});
   ASSERT_EQ(resumed.code, 0) << resumed;
   EXPECT_TRUE(read(r.output) == expected) << "the bytes differ";
   EXPECT_FALSE(fs::exists(r.output + ".partial"));
-  EXPECT_LE(started, fs::last_write_time(r.output));
 }
 INSTANTIATE_TEST_SUITE_P(By, Interrupted, testing::Values(SIGKILL, SIGINT, SIGTERM),
                          [](const auto& info) { return info.param == SIGKILL ? "Kill" : info.param == SIGINT ? "Int" : "Term"; });
