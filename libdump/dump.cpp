@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <mutex>
 
 #include "formats/atomic_write.h"
@@ -108,7 +109,7 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
     p.raw += p.calibration_tokens * all * element;
     widest = std::max(widest, kv);
   }
-  p.memory = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4 + p.calibration_tokens * (widest + 64) * 4 +
+  p.memory = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4 + 2 * p.calibration_tokens * (widest + 64) * 4 +
              2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * config.hidden * 4);
   return p;
 }
@@ -151,6 +152,10 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   int64_t done = 0;
   auto saved = Clock::now();
   double save_cost = 0.1;
+  std::future<void> writing;  // the layer before, while this one computes
+  const auto written = [&] {
+    if (writing.valid()) writing.get();
+  };
   while (!decoder.done()) {
     const int layer = decoder.layer();
     done = int64_t{layer} * total_tokens;
@@ -164,22 +169,27 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       decoder.run_layer({});
       continue;
     }
-    LayerSink sink(*shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()), {options.windows, options.scores, options.score_queries, options.seed, options.rows});
+    auto sink = std::make_shared<LayerSink>(*shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()),
+                                            LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows});
     std::vector<Matrix> metric = decoder.weights().value_metric();
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
-      sink.take(index, rows);
+      sink->take(index, rows);
       if (raw && index < calibration) raw->chunk(layer, index + 1, *shape, rows.q, rows.k, rows.v, rows.tokens);
       step(index);
     });
-    AtomicFile part(partial.part(layer));
-    StatisticsWriter writer(part.path(), rows_dtype);
-    writer.layer(sink.finish(std::move(metric)), sink.probes());
-    StatisticsHeader own = header;
-    own.layers = {*shape};
-    writer.finish(own);
-    part.commit();
-    // Hidden states are written so seldom that they cost at most a twentieth of the run.
+    written();
+    writing = std::async(std::launch::async, [&, shape, sink, metric = std::move(metric), path = partial.part(layer)]() mutable {
+      AtomicFile part(path);
+      StatisticsWriter writer(part.path(), rows_dtype);
+      writer.layer(sink->finish(std::move(metric)), sink->probes());
+      StatisticsHeader own = header;
+      own.layers = {*shape};
+      writer.finish(own);
+      part.commit();
+    });
+    // Hidden states are written so seldom that they cost at most a twentieth of the run, and never before the parts they follow.
     if (const double since = std::chrono::duration<double>(Clock::now() - saved).count(); !decoder.done() && since > std::max(2.0, 20 * save_cost)) {
+      written();
       const auto begin = Clock::now();
       decoder.save(partial.hidden(decoder.layer()));
       partial.forget_hidden_but(decoder.layer());
@@ -187,6 +197,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       save_cost = std::chrono::duration<double>(saved - begin).count();
     }
   }
+  written();
   if (options.perplexity) result.perplexity = perplexity(model, decoder.hidden(), sequences, set.probes.empty() ? 0 : set.calibration.size());
 
   std::vector<std::filesystem::path> parts;
