@@ -54,7 +54,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
   at::Tensor gate = at::silu(gate_up.narrow(1, 0, width));
-  return gate.mul_(gate_up.narrow(1, width, width)).to(at::kFloat);
+  return gate.mul_(gate_up.narrow(1, width, width));
 }
 
 RopeTable::RopeTable(const RopeConfig& config, int64_t positions) : half_(config.dim / 2) {

@@ -22,14 +22,14 @@ class Linear {
   at::Tensor weight_;
 };
 
-// What enters a Linear: float32 rows, rounded where the precision says so, as bfloat16 where the CPU multiplies it natively.
+// What enters a Linear: rows of float32 (or bfloat16 already), rounded where the precision says so, as bfloat16 where the CPU multiplies it natively.
 // Takes the tensor over.
 at::Tensor activation(at::Tensor rows, Precision precision);
 void round_to_bf16(float* values, int64_t count);
 
 // x / rms(x) * weight, (T, hidden) float32.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
-// silu(gate) * up of rows [gate | up], (T, 2 F) -> (T, F) float32.
+// silu(gate) * up of rows [gate | up], (T, 2 F) -> (T, F) of the same type.
 at::Tensor swiglu(const at::Tensor& gate_up);
 
 // cos and sin of every position and pair, (T, dim / 2) each; computed in double.
