@@ -20,6 +20,8 @@ namespace {
 // Only what a signal handler may do: unlink the temporary files and leave.
 void interrupted(int) {
   remove_temporaries();
+  constexpr char text[] = "\ninterrupted\n";
+  [[maybe_unused]] const auto ignored = write(2, text, sizeof text - 1);
   _exit(130);
 }
 }  // namespace
@@ -75,7 +77,7 @@ struct Progress::State {
 };
 
 Progress::Progress(std::string label, std::string unit, bool quiet)
-    : state_(new State{std::move(label), std::move(unit), quiet, isatty(2) == 1}) {}
+    : state_(new State{.label = std::move(label), .unit = std::move(unit), .quiet = quiet, .terminal = isatty(2) == 1, .last_step = ""}) {}
 
 Progress::~Progress() {
   if (state_->open_line) std::fputc('\n', stderr);
