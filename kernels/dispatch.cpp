@@ -52,6 +52,13 @@ std::string_view cpu_level() {
   return level().name;
 }
 
+void causal_attention(const AttentionProblem& p, float* o, float* lse) {
+  check(p.tokens >= 0 && p.tokens < INT32_MAX, "causal_attention", "tokens must be in [0, 2^31)");
+  check(p.group > 0 && p.dim_k > 0 && p.dim_v > 0, "causal_attention",
+        "group, dim_k and dim_v must be positive");
+  level().causal_attention(p, o, lse);
+}
+
 void score_stats(const ScoreStatsProblem& p, const ScoreStatsResult& result) {
   check(p.tokens >= 0 && p.tokens < INT32_MAX, "score_stats", "tokens must be in [0, 2^31)");
   check(p.group > 0 && p.dim > 0, "score_stats", "group and dim must be positive");

@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/attention.h"
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
 #include "kernels/int2.h"
@@ -13,6 +14,7 @@ namespace oscar {
 struct KernelTable {
   std::string_view name;
   bool (*supported)();  // by this machine
+  void (*causal_attention)(const AttentionProblem&, float* o, float* lse);
   void (*score_stats)(const ScoreStatsProblem&, const ScoreStatsResult&);
   void (*diagnose)(const DiagnoseProblem&, const DiagnoseResult&);
   void (*add_gram)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out);

@@ -2,6 +2,7 @@
 #include "kernels/levels.h"
 #include "kernels/simd/vector.inl"
 //
+#include "kernels/simd/attention.inl"
 #include "kernels/simd/diagnose.inl"
 #include "kernels/simd/gram.inl"
 #include "kernels/simd/int2.inl"
@@ -11,7 +12,7 @@ namespace oscar::OSCAR_LEVEL {
 namespace {
 
 constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
-  return {name, supported, score_stats, diagnose, add_gram, add_rows, int2_encode, int2_decode};
+  return {name, supported, causal_attention, score_stats, diagnose, add_gram, add_rows, int2_encode, int2_decode};
 }
 
 }  // namespace

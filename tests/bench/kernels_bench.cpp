@@ -13,6 +13,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "kernels/cpu.h"
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
@@ -51,7 +52,7 @@ std::vector<float> normal(size_t count, uint64_t seed) {
 }
 
 void print(const char* kernel, Seconds seconds, double factor, double amount, const char* unit) {
-  std::printf("  %-26s %9.3f ms wall %9.3f ms CPU  %8.2f %s\n", kernel, 1e3 * factor * seconds.wall,
+  std::printf("  %-27s %9.3f ms wall %9.3f ms CPU  %8.2f %s\n", kernel, 1e3 * factor * seconds.wall,
               1e3 * factor * seconds.cpu, amount / seconds.cpu, unit);
 }
 
@@ -83,12 +84,28 @@ void shape(const char* name, int64_t tokens, int group, int kv_heads, int dim) {
   const double pairs = 0.5 * tokens * (tokens + 1) * group;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
 
+  std::vector<float> o(q.size()), lse_out(lse.size());
+  const AttentionProblem attention{tokens,
+                                   group,
+                                   dim,
+                                   dim,
+                                   scale,
+                                   0,
+                                   q.data(),
+                                   int64_t{group} * dim,
+                                   k.data(),
+                                   dim,
+                                   v.data(),
+                                   dim,
+                                   int64_t{group} * dim,
+                                   tokens};
+  Seconds seconds = best([&] { causal_attention(attention, o.data(), lse_out.data()); });
+  print("causal_attention, all heads", seconds, kv_heads, 1e-9 * pairs * 4 * dim, "GFLOP/s");
+
   const ScoreStatsProblem stats{
       tokens,   group, dim,        scale,  64,      256,   0, q.data(), int64_t{group} * dim,
       k.data(), dim,   lse.data(), tokens, nullptr, tokens};
-  Seconds seconds = best([&] {
-    score_stats(stats, {mass.data(), sink.data(), entropy.data(), u.data(), w.data()});
-  });
+  seconds = best([&] { score_stats(stats, {mass.data(), sink.data(), entropy.data(), u.data(), w.data()}); });
   print("score_stats, all KV heads", seconds, kv_heads, 1e-9 * pairs * 2 * dim, "GFLOP/s");
 
   const Codes k_codes(k, dim, .96), v_codes(v, dim, .92);
@@ -109,7 +126,7 @@ void shape(const char* name, int64_t tokens, int group, int kv_heads, int dim) {
                                 v_codes.rows()};
   std::vector<double> kl(group * tokens), error(kl.size()), power(kl.size());
   std::vector<uint8_t> top1(kl.size());
-  std::vector<float> o(q.size()), o_codes(o), o_keys(o), o_values(o);
+  std::vector<float> o_codes(o), o_keys(o), o_values(o);
   seconds = best([&] {
     diagnose(problem, {kl.data(), top1.data(), error.data(), power.data(), o.data(), o_codes.data(),
                        o_keys.data(), o_values.data()});
