@@ -102,8 +102,6 @@ Cut cut_corpus(const std::vector<Document>& corpus, const Encode& encode, const 
     result.sequences.pop_back();
     if (!long_enough(result.left_over)) result.left_over.clear();
   }
-  if (result.sequences.empty() && !result.left_over.empty())
-    result.sequences.push_back(std::exchange(result.left_over, {}));
   return result;
 }
 
@@ -189,15 +187,17 @@ SequenceSet make_sequences(const std::vector<Document>& corpus, const std::vecto
   check(options);
   Cut all = cut_corpus(corpus, encode, options);
   const auto made =
-      fmt::format("{} documents of {} tokens make {} sequences of up to {} (at least {})", corpus.size(),
-                  all.tokens, all.sequences.size(), options.length, options.min_length);
+      fmt::format("{} documents of {} tokens make {} sequences of {}", corpus.size(), all.tokens, all.sequences.size(),
+                  options.packing == Packing::Packed ? fmt::format("{} tokens", options.length)
+                                                     : fmt::format("{} to {} tokens", options.min_length, options.length));
   SequenceSet set;
   if (!probe_corpus.empty()) {
     Cut held_out = cut_corpus(probe_corpus, encode, options);
     if (held_out.sequences.empty()) {
       throw wanting(
-          "probe text: {} documents of {} tokens make no sequence of at least {} tokens: give more text",
-          probe_corpus.size(), held_out.tokens, options.min_length);
+          "probe text: {} documents of {} tokens make no sequence of {} tokens: give more text or a smaller sequence "
+          "length",
+          probe_corpus.size(), held_out.tokens, options.packing == Packing::Packed ? options.length : options.min_length);
     }
     set.probes = std::move(held_out.sequences);
   } else if (options.probes > 0) {

@@ -228,7 +228,11 @@ void attention_rows(const AttentionProblem& p, const float* k, const float* v, i
     const float factor = static_cast<float>(1 / rows.sums[i]);
     const float* out = tile.out + (r / MR * panels_v * MR + i) * P;
     float* to = o + t * p.o_stride + j * p.dim_v;
-    for (int d = 0; d < p.dim_v; ++d) to[d] = out[d / P * MR * P + d % P] * factor;
+    for (int64_t d = 0; d < p.dim_v; d += P, out += MR * P) {
+      float row[P];
+      for (int n = 0; n < P; n += W) store(row + n, load(out + n) * fill(factor));
+      std::memcpy(to + d, row, sizeof(float) * lower(P, p.dim_v - d));
+    }
   }
 }
 

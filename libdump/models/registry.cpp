@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 
 #include "formats/error.h"
 #include "libdump/models/model.h"
@@ -21,6 +22,10 @@ std::span<const FamilyInfo> family_table() {
 std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision) {
   if (std::filesystem::is_directory(path)) {
     throw invalid("{}: expected a .gguf file, found a directory: checkpoints of safetensors are not read yet; convert the model to GGUF", path.string());
+  }
+  char magic[4] = {};
+  if (std::ifstream in(path, std::ios::binary); in.read(magic, 4) && std::string_view(magic, 4) != "GGUF") {
+    throw invalid("{}: expected a GGUF model, found a file that does not begin with 'GGUF'", path.string());
   }
   auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
   const auto architecture = file->text("general.architecture");

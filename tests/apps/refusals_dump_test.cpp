@@ -66,6 +66,13 @@ TEST(DumpRefusals, OutputThatCannotBe) {
 
 // Texts.
 
+TEST(DumpRefusals, TextShorterThanASequence) {
+  const Bench bench;
+  write(bench / "short.txt", toy_text(60));
+  expect_refusal(bench, {binary("oscar-dump").string(), "--model", bench.model(), "--text", (bench / "short.txt").string(), "--seq-len", "128", "-o", bench.stats()},
+                 {"", {}, 1, "sequences of 128 tokens"});
+}
+
 // A damaged weight of a later layer stops the run there; what is finished is kept for --resume, the output is not there.
 TEST(DumpRefusals, DamagedLaterLayer) {
   const Bench bench;
@@ -175,7 +182,7 @@ TEST(DumpRefusals, ModelThatIsNoModel) {
     return command;
   };
   expect_refusal(bench, with_model("/nowhere/model.gguf"), {"", {}, 2, "/nowhere/model.gguf"});
-  expect_refusal(bench, with_model(bench.text()), {"", {}, 3, "text.txt"});
+  expect_refusal(bench, with_model(bench.text()), {"", {}, 2, "text.txt"});
   expect_refusal(bench, with_model(bench.path().string()), {"", {}, 2, bench.path().filename().string()});
 }
 

@@ -102,8 +102,9 @@ TEST(Sequences, WhatIsLeftOverServesABudgetThatNeedsIt) {
             lengths(make({counting(0, 27)}, {.length = 10, .tokens = 24, .min_length = 3}).calibration));
 }
 
-TEST(Sequences, ASmallCorpusIsOneShortSequence) {
-  EXPECT_EQ((Lengths{7}), lengths(make({counting(0, 7)}, {.length = 10, .min_length = 3}).calibration));
+TEST(Sequences, TextShorterThanASequenceIsTooLittle) {
+  EXPECT_THROW(make({counting(0, 7)}, {.length = 10, .min_length = 3}), Wanting);
+  EXPECT_EQ((Lengths{7}), lengths(make({counting(0, 7)}, {.length = 10, .min_length = 3, .packing = Packing::Documents}).calibration));
 }
 
 TEST(Sequences, ProbesAreTheLastSequences) {
