@@ -1,12 +1,13 @@
 #include "libdump/layers.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <bit>
 #include <cmath>
 
 #include "formats/dtype.h"
-#include "formats/error.h"
+#include "kernels/attention.h"
 #include "kernels/cpu.h"
 
 namespace oscar {
@@ -106,20 +107,33 @@ void RopeTable::apply(const at::Tensor& in, int64_t column, int heads, int head_
 
 AttentionOutput causal_attention(const float* q, const float* k, const float* v, int64_t tokens, const LayerShape& shape,
                                  Precision precision) {
-  if (shape.sliding_window != 0 || shape.dim_k != shape.dim_v) throw invalid("layer {}: this attention has no sliding window and K and V of one size", shape.layer);
-  const int64_t kv = shape.kv_heads, group = shape.group(), d = shape.dim_k;
-  // The batch is the KV heads, so that the heads of a group read one k and v through a stride of zero.
-  const auto view = [&](const float* data, int64_t heads, bool shared) {
-    at::Tensor rows = at::from_blob(const_cast<float*>(data), {tokens, heads * d}, at::kFloat);
-    if (precision == Precision::BFloat16 && native_bf16()) rows = rows.to(at::kBFloat16);
-    return shared ? rows.as_strided({kv, group, tokens, d}, {d, 0, heads * d, 1}) : rows.as_strided({kv, group, tokens, d}, {group * d, d, heads * d, 1});
-  };
-  auto [o, lse] = at::_scaled_dot_product_flash_attention_for_cpu(view(q, shape.q_heads, false), view(k, kv, true), view(v, kv, true),
-                                                                  /*dropout_p=*/0.0, /*is_causal=*/true, /*attn_mask=*/{}, shape.scale);
-  at::Tensor rows = at::empty({tokens, kv, group, d}, at::kFloat);
-  rows.permute({1, 2, 0, 3}).copy_(o);
-  if (precision == Precision::BFloat16) round_to_bf16(rows.mutable_data_ptr<float>(), rows.numel());
-  return {rows.view({tokens, kv * group, d}), lse.to(at::kFloat).contiguous().view({kv * group, tokens})};
+  AttentionOutput out{at::empty({tokens, shape.q_heads, shape.dim_v}, at::kFloat), at::empty({shape.q_heads, tokens}, at::kFloat)};
+  auto* const o = out.o.mutable_data_ptr<float>();
+  auto* const lse = out.lse.mutable_data_ptr<float>();
+  const int64_t group = shape.group();
+  // A thread a KV head where LibTorch may use several; one, where each sequence has its own.
+  at::parallel_for(0, shape.kv_heads, 1, [&](int64_t first, int64_t last) {
+    for (int64_t h = first; h < last; ++h) {
+      AttentionProblem problem{};
+      problem.tokens = tokens;
+      problem.group = shape.group();
+      problem.dim_k = shape.dim_k;
+      problem.dim_v = shape.dim_v;
+      problem.scale = static_cast<float>(shape.scale);
+      problem.sliding_window = shape.sliding_window;
+      problem.q = q + h * group * shape.dim_k;
+      problem.q_stride = int64_t{shape.q_heads} * shape.dim_k;
+      problem.k = k + h * shape.dim_k;
+      problem.k_stride = int64_t{shape.kv_heads} * shape.dim_k;
+      problem.v = v + h * shape.dim_v;
+      problem.v_stride = int64_t{shape.kv_heads} * shape.dim_v;
+      problem.o_stride = int64_t{shape.q_heads} * shape.dim_v;
+      problem.lse_stride = tokens;
+      causal_attention(problem, o + h * group * shape.dim_v, lse + h * group * tokens);
+    }
+  });
+  if (precision == Precision::BFloat16) round_to_bf16(o, out.o.numel());
+  return out;
 }
 
 }  // namespace oscar

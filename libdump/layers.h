@@ -45,8 +45,8 @@ class RopeTable {
   std::vector<float> cos_, sin_;
 };
 
-// Causal attention of one sequence, GQA without copies of k and v. o (T, Hq, Dv) and lse (Hq, T) are float32; o is rounded in a
-// bfloat16 run.
+// Causal attention of one sequence (kernels/attention.h), float32 products in either precision. o (T, Hq, Dv) and lse (Hq, T) are
+// float32; o is rounded in a bfloat16 run.
 struct AttentionOutput {
   at::Tensor o, lse;
 };
