@@ -196,4 +196,15 @@ void make_directory(const fs::path& path) {
   throw invalid("{}: cannot make the directory: {}", path.string(), error.message());
 }
 
+HoldInterrupts::HoldInterrupts() {
+  sigset_t held;
+  sigemptyset(&held);
+  sigaddset(&held, SIGINT);
+  sigaddset(&held, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &held, &before_);
+}
+HoldInterrupts::~HoldInterrupts() {
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
 }  // namespace oscar

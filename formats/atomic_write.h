@@ -1,5 +1,7 @@
 // Output appears whole or not at all: written beside its destination, flushed, then renamed over it.
 #pragma once
+#include <signal.h>
+
 #include <filesystem>
 #include <span>
 #include <string>
@@ -35,9 +37,18 @@ void write_file(const std::filesystem::path& destination, std::string_view text)
 // A text file of at most `limit` bytes; "-" is standard input.
 std::string read_text(const std::filesystem::path& path, size_t limit = size_t{4} << 30);
 
-// Unlinks the temporary files of every live AtomicFile. Async-signal-safe: for a handler that is about to
-// leave.
-void remove_temporaries();
+// Holds SIGINT and SIGTERM back from this thread while several files become one result; a signal that came meanwhile
+// is delivered at the end. For milliseconds of writing, when no other thread runs.
+class HoldInterrupts {
+ public:
+  HoldInterrupts();
+  ~HoldInterrupts();
+  HoldInterrupts(const HoldInterrupts&) = delete;
+  HoldInterrupts& operator=(const HoldInterrupts&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 // Creates the directory and its parents; std::invalid_argument if a file is in the way or it cannot be made.
 void make_directory(const std::filesystem::path& path);

@@ -4,9 +4,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
-#ifdef __GLIBC__
 #include <malloc.h>
-#endif
 
 #include <atomic>
 #include <climits>
@@ -23,10 +21,8 @@ namespace oscar {
 // Every operation of LibTorch takes and returns tens of megabytes. By default the C library hands them back to the kernel each
 // time, and clearing the pages again costs a tenth of the run.
 static void keep_freed_memory() {
-#ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
-#endif
 }
 
 Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options)

@@ -104,6 +104,7 @@ std::vector<ManifestFile> write_rotation_directory(const fs::path& given, const 
   // "rotations/" names the same directory as "rotations".
   const fs::path directory = given.has_filename() ? given : given.parent_path();
   if (directory.empty()) throw invalid("the output directory has an empty name");
+  const HoldInterrupts until_whole;
   if (fs::exists(directory)) {
     make_directory(directory);
     return write_all(directory, provenance, options, result, formats);

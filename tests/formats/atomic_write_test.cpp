@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -132,6 +134,26 @@ TEST(MappedFile, SaysWhatIsWrongWithThePath) {
   const auto file = MappedFile::open(folder / "f");
   file->forget(file->bytes());
   EXPECT_EQ(file->bytes()[99999], std::byte{'x'});
+}
+
+// In a child: the handler of a program ends it, and must not while files are being put in place.
+TEST(AtomicWrite, InterruptsWaitUntilTheResultIsWhole) {
+  const test::TempDir folder;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    signal(SIGINT, [](int) { _exit(130); });
+    {
+      const HoldInterrupts until_whole;
+      raise(SIGINT);
+      write_file(folder / "a", std::string_view("first"));
+      write_file(folder / "b", std::string_view("second"));
+    }
+    _exit(0);  // not reached: the signal was held, not lost
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  EXPECT_EQ(130, WEXITSTATUS(status));
+  EXPECT_TRUE(std::filesystem::exists(folder / "a") && std::filesystem::exists(folder / "b"));
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> third_partie
     {"utf8proc", {"libdump/tokenizer/"}},
     {"fmt/", {""}},
     {"nlohmann/", {""}},
-    {"sys/", {""}},  // POSIX
+    {"malloc.h", {"libdump/"}},  // glibc, which LibTorch's wheels need anyway
+    {"sys/", {""}},              // POSIX
 };
 const std::set<std::string> posix{"fcntl.h", "signal.h", "unistd.h", "poll.h"};
 
