@@ -19,7 +19,7 @@ show() { # title, command…
 }
 
 show "1. Run the model over the text; keep what attention does with Q, K and V as second moments" \
-  $bin/oscar-dump --model "$model" --text examples/text.txt --seq-len 1024 --probes 4 -o "$out/stats.h5"
+  $bin/oscar-dump --model "$model" --text examples/text.txt --seq-len 1024 --probes 4 --restart -o "$out/stats.h5"
 
 show "2. Fit one rotation a layer for keys and for values" \
   $bin/oscar-fit "$out/stats.h5" --method oscar -o "$out/rotations"

@@ -109,8 +109,17 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
     p.raw += p.calibration_tokens * all * element;
     widest = std::max(widest, kv);
   }
-  p.memory = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4 + 2 * p.calibration_tokens * (widest + 64) * 4 +
-             2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * config.hidden * 4);
+  int64_t longest = 0, widest_all = 0;
+  for (const auto* set : {&sequences.calibration, &sequences.probes}) {
+    for (const auto& ids : *set) longest = std::max(longest, static_cast<int64_t>(ids.size()));
+  }
+  for (const LayerShape& shape : config.attention) widest_all = std::max(widest_all, int64_t{shape.q_heads + shape.kv_heads} * (shape.dim_k + shape.dim_v));
+  constexpr int64_t kLibraries = int64_t{300} << 20;  // LibTorch and its tables, loaded and relocated
+  const int64_t hidden = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4;
+  const int64_t rows = 2 * (p.calibration_tokens * (widest + 64) + p.probe_tokens * widest_all) * 4;
+  const int64_t weights = 2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * widest_all * 2);
+  const int64_t activations = options.threads * longest * (int64_t{config.intermediate} * 3 + int64_t{config.hidden} * 4 + widest_all * 3) * 4;
+  p.memory = kLibraries + model.weights().bytes() + hidden + rows + weights + activations;
   return p;
 }
 

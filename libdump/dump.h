@@ -39,7 +39,7 @@ struct DumpPlan {
   int64_t rows = 0;     // sampled rows
   int64_t probes = 0;   // full q, k, v of the probes
   int64_t raw = 0;      // what --save-qkv writes, or would write
-  int64_t memory = 0;   // hidden states, two layers' kept rows and weights, about
+  int64_t memory = 0;   // about: libraries, the mapped checkpoint, hidden states, rows and weights of two layers, activations
 };
 DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 
