@@ -28,7 +28,8 @@ void interrupted(int) {
 
 void add_common(CLI::App& app, Common& common, const std::string& examples) {
   app.set_version_flag("--version", std::string("oscar-calib " OSCAR_VERSION));
-  app.add_flag("-q,--quiet", common.quiet, "No progress and no notes on stderr; errors stay")->group("Output");
+  app.add_flag("-q,--quiet", common.quiet, "No progress and no notes on stderr; errors stay")
+      ->group("Output");
   app.add_option("--threads", common.threads, "CPU threads; 0: every core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
@@ -53,7 +54,8 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
   }
   try {
     const int code = body();
-    if (!std::cout.flush()) return fail(3, "standard output: write failed (is the disk full, or the reader gone?)");
+    if (!std::cout.flush())
+      return fail(3, "standard output: write failed (is the disk full, or the reader gone?)");
     return code;
   } catch (const Wanting& error) {
     return fail(1, error.what());
@@ -77,7 +79,11 @@ struct Progress::State {
 };
 
 Progress::Progress(std::string label, std::string unit, bool quiet)
-    : state_(new State{.label = std::move(label), .unit = std::move(unit), .quiet = quiet, .terminal = isatty(2) == 1, .last_step = ""}) {}
+    : state_(new State{.label = std::move(label),
+                       .unit = std::move(unit),
+                       .quiet = quiet,
+                       .terminal = isatty(2) == 1,
+                       .last_step = ""}) {}
 
 Progress::~Progress() {
   if (state_->open_line) std::fputc('\n', stderr);
@@ -85,7 +91,8 @@ Progress::~Progress() {
 
 static std::string clock_text(double seconds) {
   const auto s = static_cast<int64_t>(std::lround(seconds));
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60) : fmt::format("{}:{:02}", s / 60, s % 60);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 void Progress::update(int64_t done, int64_t total, const std::string& step) {
@@ -96,12 +103,14 @@ void Progress::update(int64_t done, int64_t total, const std::string& step) {
   const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0;
   const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
   const auto text = fmt::format("{} {}  {:.0f}%  {:.0f} {}/s  {} left", s.label, step,
-                                100.0 * static_cast<double>(done) / static_cast<double>(total), rate, s.unit, clock_text(left));
+                                100.0 * static_cast<double>(done) / static_cast<double>(total), rate, s.unit,
+                                clock_text(left));
   if (s.terminal) {
     if (done < total && now - s.shown < std::chrono::milliseconds(100)) return;
     constexpr int width = 24;
     const auto filled = static_cast<size_t>(width * done / total);
-    std::fprintf(stderr, "\r[%s%s] %s\033[K", std::string(filled, '#').c_str(), std::string(width - filled, '.').c_str(), text.c_str());
+    std::fprintf(stderr, "\r[%s%s] %s\033[K", std::string(filled, '#').c_str(),
+                 std::string(width - filled, '.').c_str(), text.c_str());
     s.open_line = done < total;
     if (done == total) std::fputc('\n', stderr);
     std::fflush(stderr);
@@ -117,9 +126,13 @@ void Progress::update(int64_t done, int64_t total, const std::string& step) {
 void note(bool quiet, const std::string& text) {
   if (!quiet) std::cerr << text << '\n';
 }
-void print_json(const nlohmann::ordered_json& value) { std::cout << value.dump(2) << '\n'; }
+void print_json(const nlohmann::ordered_json& value) {
+  std::cout << value.dump(2) << '\n';
+}
 
-int threads_or_cores(int threads) { return threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+int threads_or_cores(int threads) {
+  return threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 std::string human_bytes(double bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

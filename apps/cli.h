@@ -9,7 +9,7 @@ namespace oscar::cli {
 
 struct Common {
   bool quiet = false;
-  int threads = 0;       // 0: all cores
+  int threads = 0;  // 0: all cores
 };
 
 // Adds -q, --threads, --version and the two examples to the end of --help.
@@ -31,8 +31,8 @@ class Progress {
   std::unique_ptr<State> state_;
 };
 
-void note(bool quiet, const std::string& text);                     // a line on stderr
-void print_json(const nlohmann::ordered_json& value);               // to stdout
+void note(bool quiet, const std::string& text);        // a line on stderr
+void print_json(const nlohmann::ordered_json& value);  // to stdout
 int threads_or_cores(int threads);
 std::string human_bytes(double bytes);
 

@@ -1,4 +1,5 @@
-// oscar-dump: calibration text through a model, layer by layer; what attention did with Q, K and V into one HDF5 file.
+// oscar-dump: calibration text through a model, layer by layer; what attention did with Q, K and V into one
+// HDF5 file.
 #include <fmt/format.h>
 
 #include "apps/cli.h"
@@ -21,35 +22,80 @@ struct Arguments {
   bool no_scores = false, plan_only = false, json = false;
 };
 
-const std::map<std::string, BosPolicy> kBos{{"none", BosPolicy::None}, {"document", BosPolicy::PerDocument}, {"sequence", BosPolicy::PerSequence}};
+const std::map<std::string, BosPolicy> kBos{
+    {"none", BosPolicy::None}, {"document", BosPolicy::PerDocument}, {"sequence", BosPolicy::PerSequence}};
 
 void add_options(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.model, "A .gguf file of a supported family")->required()->group("Input");
-  app.add_option("--text", a.text, "Calibration text: .txt, .jsonl, .npy of token ids, or - for stdin")->required()->group("Input");
-  app.add_option("--probe", a.probe, "Held-out text, same kinds; verification and clip search use it")->group("Input");
-  app.add_option("--field", a.corpus.fields, "Fields of a .jsonl line that hold its text, first found first")->delimiter(',')->capture_default_str()->group("Input");
+  app.add_option("--text", a.text, "Calibration text: .txt, .jsonl, .npy of token ids, or - for stdin")
+      ->required()
+      ->group("Input");
+  app.add_option("--probe", a.probe, "Held-out text, same kinds; verification and clip search use it")
+      ->group("Input");
+  app.add_option("--field", a.corpus.fields, "Fields of a .jsonl line that hold its text, first found first")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group("Input");
   app.add_option("-o,--output", a.output, "The statistics file to write (HDF5)")->group("Output");
-  app.add_option("--save-qkv", a.dump.save_qkv, "Also write raw q, k, v here, as the serving engine dumps them")->group("Output");
+  app.add_option("--save-qkv", a.dump.save_qkv,
+                 "Also write raw q, k, v here, as the serving engine dumps them")
+      ->group("Output");
   app.add_flag("--json", a.json, "A summary of the run as JSON on stdout")->group("Output");
   app.add_flag("--plan", a.plan_only, "Print what the run would write and hold, then stop")->group("Output");
 
-  app.add_option("--seq-len", a.sequences.length, "Tokens of a sequence")->check(CLI::Range(int64_t{2}, int64_t{1} << 24))->capture_default_str()->group("Sequences");
-  app.add_option("--tokens", a.sequences.tokens, "Calibration tokens, no fewer; 0: all of the text")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Sequences");
-  app.add_option("--packing", a.packing, "packed: join documents and cut; documents: never join two")->check(CLI::IsMember({"packed", "documents"}))->capture_default_str()->group("Sequences");
-  app.add_option("--probes", a.sequences.probes, "Hold out the last N sequences of the text (not with --probe)")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Sequences");
-  app.add_option("--bos", a.bos, "Where a BOS goes; auto: one per sequence if the tokenizer asks for it")->check(CLI::IsMember({"auto", "none", "document", "sequence"}))->capture_default_str()->group("Sequences");
+  app.add_option("--seq-len", a.sequences.length, "Tokens of a sequence")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 24))
+      ->capture_default_str()
+      ->group("Sequences");
+  app.add_option("--tokens", a.sequences.tokens, "Calibration tokens, no fewer; 0: all of the text")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Sequences");
+  app.add_option("--packing", a.packing, "packed: join documents and cut; documents: never join two")
+      ->check(CLI::IsMember({"packed", "documents"}))
+      ->capture_default_str()
+      ->group("Sequences");
+  app.add_option("--probes", a.sequences.probes,
+                 "Hold out the last N sequences of the text (not with --probe)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Sequences");
+  app.add_option("--bos", a.bos, "Where a BOS goes; auto: one per sequence if the tokenizer asks for it")
+      ->check(CLI::IsMember({"auto", "none", "document", "sequence"}))
+      ->capture_default_str()
+      ->group("Sequences");
 
-  app.add_option("--sink", a.dump.windows.sink, "First tokens that stay exact in the cache")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Statistics");
-  app.add_option("--recent", a.dump.windows.recent, "Last tokens that stay exact in the cache")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Statistics");
-  app.add_flag("--no-scores", a.no_scores, "Leave the score statistics out (faster; no qqt-mass)")->group("Statistics");
-  app.add_option("--score-queries", a.score_queries, "Share of the queries they look at, a seeded sample: 1, 1/4, 0.25")->capture_default_str()->group("Statistics");
-  app.add_option("--rows", a.dump.rows, "Sampled rows of k and v a layer; 0: none")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Statistics");
+  app.add_option("--sink", a.dump.windows.sink, "First tokens that stay exact in the cache")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Statistics");
+  app.add_option("--recent", a.dump.windows.recent, "Last tokens that stay exact in the cache")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Statistics");
+  app.add_flag("--no-scores", a.no_scores, "Leave the score statistics out (faster; no qqt-mass)")
+      ->group("Statistics");
+  app.add_option("--score-queries", a.score_queries,
+                 "Share of the queries they look at, a seeded sample: 1, 1/4, 0.25")
+      ->capture_default_str()
+      ->group("Statistics");
+  app.add_option("--rows", a.dump.rows, "Sampled rows of k and v a layer; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Statistics");
   app.add_option("--seed", a.dump.seed, "Of every sample")->capture_default_str()->group("Statistics");
-  app.add_flag("--perplexity", a.dump.perplexity, "Also run the lm_head and report the perplexity of the probes")->group("Statistics");
+  app.add_flag("--perplexity", a.dump.perplexity,
+               "Also run the lm_head and report the perplexity of the probes")
+      ->group("Statistics");
 
-  app.add_option("--dtype", a.dtype, "Precision of the forward")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str()->group("Run");
+  app.add_option("--dtype", a.dtype, "Precision of the forward")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str()
+      ->group("Run");
   app.add_flag("--deterministic", a.dump.deterministic, "The same bytes whatever --threads is")->group("Run");
-  const auto resume = app.add_flag("--resume", a.dump.resume, "Continue an interrupted run of the same options")->group("Run");
+  const auto resume =
+      app.add_flag("--resume", a.dump.resume, "Continue an interrupted run of the same options")
+          ->group("Run");
   app.add_flag("--restart", a.dump.restart, "Throw an interrupted run away")->group("Run")->excludes(resume);
 }
 
@@ -57,14 +103,16 @@ double parse_share(const std::string& text) {
   double numerator = 0, denominator = 1;
   char rest = 0;
   const int found = std::sscanf(text.c_str(), "%lf/%lf%c", &numerator, &denominator, &rest);
-  const bool plain = found == 1 && text.find('/') == std::string::npos && text.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  const bool plain = found == 1 && text.find('/') == std::string::npos &&
+                     text.find_first_not_of("0123456789.eE+-") == std::string::npos;
   if ((!plain && found != 2) || !(numerator > 0) || !(denominator > 0) || numerator > denominator) {
     throw invalid("--score-queries: expected a share in (0, 1] such as 1/4 or 0.25, found '{}'", text);
   }
   return numerator / denominator;
 }
 
-nlohmann::ordered_json summary(const std::string& output, const DumpPlan& plan, const DumpResult& result, double seconds) {
+nlohmann::ordered_json summary(const std::string& output, const DumpPlan& plan, const DumpResult& result,
+                               double seconds) {
   nlohmann::ordered_json j;
   j["schema"] = "oscar-dump/1";
   j["output"] = output;
@@ -87,22 +135,32 @@ int run(Arguments& a) {
   a.dump.score_queries = parse_share(a.score_queries);
   a.dump.threads = cli::threads_or_cores(a.common.threads);
   a.sequences.packing = a.packing == "packed" ? Packing::Packed : Packing::Documents;
-  if (a.output.empty() && !a.plan_only) throw invalid("-o: expected the statistics file to write (or --plan)");
-  if (!a.probe.empty() && a.sequences.probes > 0) throw invalid("--probe and --probes: expected one of them, found both");
+  if (a.output.empty() && !a.plan_only)
+    throw invalid("-o: expected the statistics file to write (or --plan)");
+  if (!a.probe.empty() && a.sequences.probes > 0)
+    throw invalid("--probe and --probes: expected one of them, found both");
 
   const auto model = open_model(a.model, a.dump.precision);
-  const CalibrationText input = read_calibration_text(*model, a.text, a.probe, a.corpus, a.sequences, a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)));
+  const CalibrationText input =
+      read_calibration_text(*model, a.text, a.probe, a.corpus, a.sequences,
+                            a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)));
   const SequenceSet& sequences = input.sequences;
 
   const DumpPlan plan = oscar::plan(*model, sequences, a.dump);
-  cli::note(a.common.quiet && !a.plan_only, fmt::format(
-      "{}: {} layers; {} calibration and {} probe tokens in {} sequences, {}\n"
-      "writes: sums {} (1/{:.0f} of a raw dump), {} sampled rows {}, probes {}{}\nholds: about {} of memory",
-      model->config().name.empty() ? a.model : model->config().name, plan.layers, plan.calibration_tokens, plan.probe_tokens, plan.sequences, a.dtype,
-      cli::human_bytes(double(plan.sums)), double(plan.raw) / double(plan.sums), a.dump.rows, cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
-      a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)), cli::human_bytes(double(plan.memory))));
+  cli::note(
+      a.common.quiet && !a.plan_only,
+      fmt::format("{}: {} layers; {} calibration and {} probe tokens in {} sequences, {}\n"
+                  "writes: sums {} (1/{:.0f} of a raw dump), {} sampled rows {}, probes {}{}\nholds: about "
+                  "{} of memory",
+                  model->config().name.empty() ? a.model : model->config().name, plan.layers,
+                  plan.calibration_tokens, plan.probe_tokens, plan.sequences, a.dtype,
+                  cli::human_bytes(double(plan.sums)), double(plan.raw) / double(plan.sums), a.dump.rows,
+                  cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
+                  a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)),
+                  cli::human_bytes(double(plan.memory))));
   if (sequences.repeated > 0) {
-    cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text has too: figures on these probes flatter the fit",
+    cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text "
+                                          "has too: figures on these probes flatter the fit",
                                           sequences.repeated, sequences.probe_tokens()));
   }
   if (a.plan_only) return 0;
@@ -114,13 +172,19 @@ int run(Arguments& a) {
     // In tokens, not token-layers: the rate is then what a forward of the whole model would be timed at.
     cli::Progress progress("oscar-dump", "tokens", a.common.quiet);
     result = dump(*model, sequences, provenance, a.dump, a.output, [&](const DumpProgress& p) {
-      progress.update(p.tokens_done / p.layers, p.tokens_total / p.layers, fmt::format("layer {}/{}", p.layer + 1, p.layers));
+      progress.update(p.tokens_done / p.layers, p.tokens_total / p.layers,
+                      fmt::format("layer {}/{}", p.layer + 1, p.layers));
     });
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (result.perplexity) cli::note(a.common.quiet, fmt::format("perplexity of the {}: {:.4f}", plan.probe_tokens ? "probes" : "calibration text", *result.perplexity));
-  cli::note(a.common.quiet, fmt::format("{:.0f} tokens/s over {:.1f} s\nwrote {} ({})\nnext: oscar-fit {} -o rotations/", double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds,
-                                        a.output, cli::human_bytes(double(std::filesystem::file_size(a.output))), a.output));
+  if (result.perplexity)
+    cli::note(a.common.quiet,
+              fmt::format("perplexity of the {}: {:.4f}", plan.probe_tokens ? "probes" : "calibration text",
+                          *result.perplexity));
+  cli::note(a.common.quiet,
+            fmt::format("{:.0f} tokens/s over {:.1f} s\nwrote {} ({})\nnext: oscar-fit {} -o rotations/",
+                        double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, a.output,
+                        cli::human_bytes(double(std::filesystem::file_size(a.output))), a.output));
   if (a.json) cli::print_json(summary(a.output, plan, result, seconds));
   return 0;
 }
@@ -129,10 +193,14 @@ int run(Arguments& a) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Runs a model over calibration text and keeps what attention does with its queries, keys and values.", "oscar-dump");
+  CLI::App app(
+      "Runs a model over calibration text and keeps what attention does with its queries, keys and values.",
+      "oscar-dump");
   add_options(app, arguments);
-  cli::add_common(app, arguments.common,
-                  "  oscar-dump --model model.gguf --text corpus.jsonl --probes 4 --tokens 65536 -o stats.h5\n"
-                  "  oscar-dump --model model.gguf --text calib.npy --probe held-out.npy --seq-len 4096 --dtype bfloat16 -o stats.h5");
+  cli::add_common(
+      app, arguments.common,
+      "  oscar-dump --model model.gguf --text corpus.jsonl --probes 4 --tokens 65536 -o stats.h5\n"
+      "  oscar-dump --model model.gguf --text calib.npy --probe held-out.npy --seq-len 4096 --dtype bfloat16 "
+      "-o stats.h5");
   return cli::run(app, argc, argv, [&] { return run(arguments); });
 }

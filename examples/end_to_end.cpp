@@ -1,6 +1,7 @@
 // The whole dataflow as one function; the four programs are contiguous cuts of it, and give the same numbers.
 //
-//   end_to_end MODEL.gguf TEXT OUT_DIR      writes stats.h5, rotations/ and clip.json, prints the verification table
+//   end_to_end MODEL.gguf TEXT OUT_DIR      writes stats.h5, rotations/ and clip.json, prints the
+//   verification table
 #include <omp.h>
 
 #include <cstdio>
@@ -46,7 +47,8 @@ static VerifyReport calibrate(const fs::path& model_file, const fs::path& text_f
   write_rotations_pt(out / "rotations" / "k_rotation.pt", fitted.k);
   write_rotations_pt(out / "rotations" / "v_rotation.pt", fitted.v);
   // Read back: verification sees what a server would load, float32 rotations, not the float64 of the fit.
-  RotationPair rotations{read_rotations(out / "rotations" / "k_rotation.pt"), read_rotations(out / "rotations" / "v_rotation.pt")};
+  RotationPair rotations{read_rotations(out / "rotations" / "k_rotation.pt"),
+                         read_rotations(out / "rotations" / "v_rotation.pt")};
 
   // 9 clip, on the last probes
   const StatisticsReader reader(out / "stats.h5");

@@ -7,8 +7,9 @@
 namespace oscar {
 
 CalibrationText read_calibration_text(const Model& model, const std::vector<std::filesystem::path>& text,
-                                      const std::vector<std::filesystem::path>& probe, const CorpusOptions& corpus_options,
-                                      SequenceOptions options, std::optional<BosPolicy> bos) {
+                                      const std::vector<std::filesystem::path>& probe,
+                                      const CorpusOptions& corpus_options, SequenceOptions options,
+                                      std::optional<BosPolicy> bos) {
   CalibrationText out;
   const auto corpus = read_corpus(text, corpus_options);
   const auto probe_corpus = probe.empty() ? std::vector<Document>{} : read_corpus(probe, corpus_options);
@@ -19,7 +20,8 @@ CalibrationText read_calibration_text(const Model& model, const std::vector<std:
   if (any_text) {
     out.tokenizer = model.tokenizer();
     if (out.tokenizer->size() > options.vocabulary) {
-      throw failure("{}: the tokenizer has {} tokens, the embedding {}: the file is inconsistent", model.config().path, out.tokenizer->size(), options.vocabulary);
+      throw failure("{}: the tokenizer has {} tokens, the embedding {}: the file is inconsistent",
+                    model.config().path, out.tokenizer->size(), options.vocabulary);
     }
     options.bos_policy = bos.value_or(out.tokenizer->adds_bos() ? BosPolicy::PerSequence : BosPolicy::None);
     options.bos = out.tokenizer->bos();
@@ -28,10 +30,13 @@ CalibrationText read_calibration_text(const Model& model, const std::vector<std:
     }
     out.bos_policy = name(options.bos_policy);
   } else {
-    if (bos && *bos != BosPolicy::None) throw invalid("--bos: token ids are taken as they are, no BOS is added to them: leave the option out");
+    if (bos && *bos != BosPolicy::None)
+      throw invalid("--bos: token ids are taken as they are, no BOS is added to them: leave the option out");
     out.bos_policy = "as given";
   }
-  out.sequences = make_sequences(corpus, probe_corpus, [&](const std::string& document) { return out.tokenizer->encode(document); }, options);
+  out.sequences = make_sequences(
+      corpus, probe_corpus, [&](const std::string& document) { return out.tokenizer->encode(document); },
+      options);
   return out;
 }
 

@@ -14,10 +14,11 @@ struct CalibrationText {
   std::string bos_policy;                // as provenance records it
 };
 
-// `bos`: nullopt takes what the tokenizer asks for, one BOS per sequence or none. A policy that needs a BOS which the tokenizer
-// does not have is std::invalid_argument.
+// `bos`: nullopt takes what the tokenizer asks for, one BOS per sequence or none. A policy that needs a BOS
+// which the tokenizer does not have is std::invalid_argument.
 CalibrationText read_calibration_text(const Model& model, const std::vector<std::filesystem::path>& text,
-                                      const std::vector<std::filesystem::path>& probe, const CorpusOptions& corpus,
-                                      SequenceOptions options, std::optional<BosPolicy> bos);
+                                      const std::vector<std::filesystem::path>& probe,
+                                      const CorpusOptions& corpus, SequenceOptions options,
+                                      std::optional<BosPolicy> bos);
 
 }  // namespace oscar

@@ -18,8 +18,8 @@
 
 namespace oscar {
 
-// Every operation of LibTorch takes and returns tens of megabytes. By default the C library hands them back to the kernel each
-// time, and clearing the pages again costs a tenth of the run.
+// Every operation of LibTorch takes and returns tens of megabytes. By default the C library hands them back
+// to the kernel each time, and clearing the pages again costs a tenth of the run.
 static void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
@@ -35,7 +35,9 @@ Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, Deco
   for (const auto& ids : sequences_) hidden_.push_back(model.embed(ids));
 }
 
-bool Decoder::done() const { return layer_ >= model_.config().layers; }
+bool Decoder::done() const {
+  return layer_ >= model_.config().layers;
+}
 
 const DecoderLayer& Decoder::weights() {
   if (!current_) current_ = next_.valid() ? next_.get() : model_.load_layer(layer_);
@@ -51,8 +53,9 @@ void Decoder::run_layer(const Sink& sink) {
     });
   }
   const auto count = static_cast<int64_t>(sequences_.size());
-  // One sequence a thread keeps every product on one core, so that its bits do not depend on the number of threads. With
-  // fewer sequences than threads LibTorch spreads each product instead, unless that independence was asked for.
+  // One sequence a thread keeps every product on one core, so that its bits do not depend on the number of
+  // threads. With fewer sequences than threads LibTorch spreads each product instead, unless that
+  // independence was asked for.
   const bool by_sequence = options_.deterministic || count >= options_.threads;
   const int workers = by_sequence ? static_cast<int>(std::min<int64_t>(options_.threads, count)) : 1;
   at::set_num_threads(by_sequence ? 1 : options_.threads);
@@ -64,7 +67,9 @@ void Decoder::run_layer(const Sink& sink) {
     const c10::InferenceMode guard;
     for (int64_t i; (i = next_index++) < count;) {
       try {
-        layer.forward(hidden_[static_cast<size_t>(i)], sink ? [&](const AttentionRows& rows) { sink(i, rows); } : std::function<void(const AttentionRows&)>());
+        layer.forward(hidden_[static_cast<size_t>(i)], sink
+                                                           ? [&](const AttentionRows& rows) { sink(i, rows); }
+                                                           : std::function<void(const AttentionRows&)>());
       } catch (...) {
         const std::lock_guard lock(failed);
         if (!error) error = std::current_exception();
@@ -87,9 +92,11 @@ void Decoder::save(const std::filesystem::path& path) const {
   AtomicFile file(path);
   std::ofstream out(file.path(), std::ios::binary);
   for (const auto& hidden : hidden_) {
-    out.write(reinterpret_cast<const char*>(hidden.const_data_ptr<float>()), static_cast<std::streamsize>(hidden.numel() * sizeof(float)));
+    out.write(reinterpret_cast<const char*>(hidden.const_data_ptr<float>()),
+              static_cast<std::streamsize>(hidden.numel() * sizeof(float)));
   }
-  if (!out.flush()) throw failure("{}: write failed: {}", path.string(), std::generic_category().message(errno));
+  if (!out.flush())
+    throw failure("{}: write failed: {}", path.string(), std::generic_category().message(errno));
   out.close();
   file.commit();
 }
@@ -98,7 +105,9 @@ void Decoder::restore(const std::filesystem::path& path, int layer) {
   const auto file = MappedFile::open(path);
   size_t need = 0, offset = 0;
   for (const auto& hidden : hidden_) need += static_cast<size_t>(hidden.numel()) * sizeof(float);
-  if (file->bytes().size() != need) throw failure("{}: expected {} bytes of hidden states, found {}: remove the .partial folder", path.string(), need, file->bytes().size());
+  if (file->bytes().size() != need)
+    throw failure("{}: expected {} bytes of hidden states, found {}: remove the .partial folder",
+                  path.string(), need, file->bytes().size());
   for (auto& hidden : hidden_) {
     const size_t bytes = static_cast<size_t>(hidden.numel()) * sizeof(float);
     std::memcpy(hidden.mutable_data_ptr<float>(), file->bytes().data() + offset, bytes);

@@ -10,23 +10,26 @@ namespace oscar {
 
 struct DecoderOptions {
   int threads = 2;
-  bool deterministic = false;   // one sequence a thread, always: the result does not depend on `threads`
+  bool deterministic = false;  // one sequence a thread, always: the result does not depend on `threads`
 };
 
 class Decoder {
  public:
   Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options);
 
-  // What happens to the rows of sequence `index`; called from worker threads, each sequence exactly once per layer.
+  // What happens to the rows of sequence `index`; called from worker threads, each sequence exactly once per
+  // layer.
   using Sink = std::function<void(int64_t index, const AttentionRows& rows)>;
   // Runs layer `layer()` over all sequences and advances. The next layer's weights are read meanwhile.
   void run_layer(const Sink& sink);
   int layer() const { return layer_; }
   bool done() const;
-  const DecoderLayer& weights();         // of the layer that run_layer() will run; read now if they are not there yet
+  const DecoderLayer&
+  weights();  // of the layer that run_layer() will run; read now if they are not there yet
 
   const std::vector<at::Tensor>& hidden() const { return hidden_; }
-  // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of another run.
+  // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of
+  // another run.
   void save(const std::filesystem::path& path) const;
   void restore(const std::filesystem::path& path, int layer);
 

@@ -31,12 +31,21 @@ int64_t sum(const std::vector<int64_t>& values) {
   return total;
 }
 
-std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOptions& o, const std::vector<std::vector<int32_t>>& probes) {
-  return {{"schema", "oscar-stats/1"}, {"tool_version", p.tool_version}, {"model_digest", p.model_digest},
-          {"tokenizer_digest", p.tokenizer_digest}, {"text_digest", p.text_digest}, {"probe_digest", digest(probes)},
-          {"dtype", name(o.precision)}, {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
-          {"scores", o.scores ? "true" : "false"}, {"score_queries", fmt::format("{}", o.score_queries)},
-          {"seed", fmt::format("{}", o.seed)}, {"rows", fmt::format("{}", o.rows)}, {"save_qkv", o.save_qkv.string()},
+std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOptions& o,
+                                               const std::vector<std::vector<int32_t>>& probes) {
+  return {{"schema", "oscar-stats/1"},
+          {"tool_version", p.tool_version},
+          {"model_digest", p.model_digest},
+          {"tokenizer_digest", p.tokenizer_digest},
+          {"text_digest", p.text_digest},
+          {"probe_digest", digest(probes)},
+          {"dtype", name(o.precision)},
+          {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
+          {"scores", o.scores ? "true" : "false"},
+          {"score_queries", fmt::format("{}", o.score_queries)},
+          {"seed", fmt::format("{}", o.seed)},
+          {"rows", fmt::format("{}", o.rows)},
+          {"save_qkv", o.save_qkv.string()},
           {"deterministic", o.deterministic ? "true" : "false"},
           {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)}};
 }
@@ -49,7 +58,8 @@ const LayerShape* shape_of(const ModelConfig& config, int layer) {
 }
 
 // Mean over positions of -log p(next token), exponentiated.
-double perplexity(const Model& model, const std::vector<at::Tensor>& hidden, const std::vector<std::vector<int32_t>>& sequences, size_t first) {
+double perplexity(const Model& model, const std::vector<at::Tensor>& hidden,
+                  const std::vector<std::vector<int32_t>>& sequences, size_t first) {
   const c10::InferenceMode guard;
   double nats = 0;
   int64_t count = 0;
@@ -58,7 +68,9 @@ double perplexity(const Model& model, const std::vector<at::Tensor>& hidden, con
     for (int64_t t = 0; t < targets; t += 512) {
       const int64_t n = std::min<int64_t>(512, targets - t);
       const at::Tensor scores = at::log_softmax(model.logits(hidden[s].narrow(0, t, n)), 1);
-      for (int64_t i = 0; i < n; ++i) nats -= scores.const_data_ptr<float>()[i * scores.size(1) + sequences[s][static_cast<size_t>(t + i + 1)]];
+      for (int64_t i = 0; i < n; ++i)
+        nats -=
+            scores.const_data_ptr<float>()[i * scores.size(1) + sequences[s][static_cast<size_t>(t + i + 1)]];
       count += n;
     }
   }
@@ -67,8 +79,8 @@ double perplexity(const Model& model, const std::vector<at::Tensor>& hidden, con
 
 }  // namespace
 
-Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy, const SequenceSet& sequences,
-                    const DumpOptions& options) {
+Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy,
+                    const SequenceSet& sequences, const DumpOptions& options) {
   const ModelConfig& config = model.config();
   Provenance p;
   p.tool_version = OSCAR_VERSION;
@@ -82,8 +94,9 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   p.rope = config.rope.describe();
   p.dtype = name(options.precision);
   p.device = "cpu";
-  p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}", options.windows.sink, options.windows.recent,
-                          options.scores, options.score_queries, options.rows, options.seed);
+  p.command =
+      fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}", options.windows.sink,
+                  options.windows.recent, options.scores, options.score_queries, options.rows, options.seed);
   p.layers_total = config.layers;
   p.tokens = sequences.tokens();
   p.sequence_lengths = lengths(sequences.calibration);
@@ -100,11 +113,14 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
   const int64_t element = options.precision == Precision::Float32 ? 4 : 2;
   int64_t widest = 0;
   for (const LayerShape& shape : config.attention) {
-    const int64_t kv = int64_t{shape.kv_heads} * (shape.dim_k + shape.dim_v), all = kv + int64_t{shape.q_heads} * shape.dim_k;
+    const int64_t kv = int64_t{shape.kv_heads} * (shape.dim_k + shape.dim_v),
+                  all = kv + int64_t{shape.q_heads} * shape.dim_k;
     const LayerSums sums(shape);
-    for (const SumInfo& info : sum_table()) p.sums += static_cast<int64_t>(sums.values(info.sum).size_bytes());
+    for (const SumInfo& info : sum_table())
+      p.sums += static_cast<int64_t>(sums.values(info.sum).size_bytes());
     p.sums += int64_t{shape.kv_heads} * shape.dim_v * shape.dim_v * 8;
-    p.rows += std::min(options.rows, p.calibration_tokens) * (kv * element + (options.scores ? 8 * shape.kv_heads : 0) + 16);
+    p.rows += std::min(options.rows, p.calibration_tokens) *
+              (kv * element + (options.scores ? 8 * shape.kv_heads : 0) + 16);
     p.probes += p.probe_tokens * all * element;
     p.raw += p.calibration_tokens * all * element;
     widest = std::max(widest, kv);
@@ -113,24 +129,31 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
   for (const auto* set : {&sequences.calibration, &sequences.probes}) {
     for (const auto& ids : *set) longest = std::max(longest, static_cast<int64_t>(ids.size()));
   }
-  for (const LayerShape& shape : config.attention) widest_all = std::max(widest_all, int64_t{shape.q_heads + shape.kv_heads} * (shape.dim_k + shape.dim_v));
+  for (const LayerShape& shape : config.attention)
+    widest_all = std::max(widest_all, int64_t{shape.q_heads + shape.kv_heads} * (shape.dim_k + shape.dim_v));
   constexpr int64_t kLibraries = int64_t{300} << 20;  // LibTorch and its tables, loaded and relocated
   const int64_t hidden = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4;
   const int64_t rows = 2 * (p.calibration_tokens * (widest + 64) + p.probe_tokens * widest_all) * 4;
-  const int64_t weights = 2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * widest_all * 2);
-  const int64_t activations = options.threads * longest * (int64_t{config.intermediate} * 3 + int64_t{config.hidden} * 4 + widest_all * 3) * 4;
+  const int64_t weights =
+      2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * widest_all * 2);
+  const int64_t activations =
+      options.threads * longest *
+      (int64_t{config.intermediate} * 3 + int64_t{config.hidden} * 4 + widest_all * 3) * 4;
   p.memory = kLibraries + model.weights().bytes() + hidden + rows + weights + activations;
   return p;
 }
 
-DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenance, const DumpOptions& options,
-                const std::filesystem::path& output, const std::function<void(const DumpProgress&)>& progress) {
+DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenance,
+                const DumpOptions& options, const std::filesystem::path& output,
+                const std::function<void(const DumpProgress&)>& progress) {
   using Clock = std::chrono::steady_clock;
   const ModelConfig& config = model.config();
   const DType rows_dtype = options.precision == Precision::Float32 ? DType::F32 : DType::BF16;
   const auto calibration = static_cast<int64_t>(set.calibration.size());
-  const std::filesystem::path raw_folder = options.save_qkv.empty() ? "" : options.save_qkv.string() + ".partial";
-  if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) && !std::filesystem::is_empty(options.save_qkv)) {
+  const std::filesystem::path raw_folder =
+      options.save_qkv.empty() ? "" : options.save_qkv.string() + ".partial";
+  if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) &&
+      !std::filesystem::is_empty(options.save_qkv)) {
     throw invalid("{}: --save-qkv wants a folder that is new or empty", options.save_qkv.string());
   }
 
@@ -153,7 +176,8 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   std::optional<RawDumpWriter> raw;
   if (!raw_folder.empty()) {
     raw.emplace(raw_folder, options.precision == Precision::Float32 ? DType::F32 : DType::BF16);
-    for (int64_t i = 0; i < calibration; ++i) raw->lengths(i + 1, {static_cast<int32_t>(all_lengths[static_cast<size_t>(i)])});
+    for (int64_t i = 0; i < calibration; ++i)
+      raw->lengths(i + 1, {static_cast<int32_t>(all_lengths[static_cast<size_t>(i)])});
   }
 
   std::mutex progress_mutex;
@@ -178,26 +202,31 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       decoder.run_layer({});
       continue;
     }
-    auto sink = std::make_shared<LayerSink>(*shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()),
-                                            LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows});
+    auto sink = std::make_shared<LayerSink>(
+        *shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()),
+        LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows});
     std::vector<Matrix> metric = decoder.weights().value_metric();
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
       sink->take(index, rows);
-      if (raw && index < calibration) raw->chunk(layer, index + 1, *shape, rows.q, rows.k, rows.v, rows.tokens);
+      if (raw && index < calibration)
+        raw->chunk(layer, index + 1, *shape, rows.q, rows.k, rows.v, rows.tokens);
       step(index);
     });
     written();
-    writing = std::async(std::launch::async, [&, shape, sink, metric = std::move(metric), path = partial.part(layer)]() mutable {
-      AtomicFile part(path);
-      StatisticsWriter writer(part.path(), rows_dtype);
-      writer.layer(sink->finish(std::move(metric)), sink->probes());
-      StatisticsHeader own = header;
-      own.layers = {*shape};
-      writer.finish(own);
-      part.commit();
-    });
-    // Hidden states are written so seldom that they cost at most a twentieth of the run, and never before the parts they follow.
-    if (const double since = std::chrono::duration<double>(Clock::now() - saved).count(); !decoder.done() && since > std::max(2.0, 20 * save_cost)) {
+    writing = std::async(std::launch::async,
+                         [&, shape, sink, metric = std::move(metric), path = partial.part(layer)]() mutable {
+                           AtomicFile part(path);
+                           StatisticsWriter writer(part.path(), rows_dtype);
+                           writer.layer(sink->finish(std::move(metric)), sink->probes());
+                           StatisticsHeader own = header;
+                           own.layers = {*shape};
+                           writer.finish(own);
+                           part.commit();
+                         });
+    // Hidden states are written so seldom that they cost at most a twentieth of the run, and never before the
+    // parts they follow.
+    if (const double since = std::chrono::duration<double>(Clock::now() - saved).count();
+        !decoder.done() && since > std::max(2.0, 20 * save_cost)) {
       written();
       const auto begin = Clock::now();
       decoder.save(partial.hidden(decoder.layer()));
@@ -207,7 +236,9 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
     }
   }
   written();
-  if (options.perplexity) result.perplexity = perplexity(model, decoder.hidden(), sequences, set.probes.empty() ? 0 : set.calibration.size());
+  if (options.perplexity)
+    result.perplexity =
+        perplexity(model, decoder.hidden(), sequences, set.probes.empty() ? 0 : set.calibration.size());
 
   std::vector<std::filesystem::path> parts;
   for (const LayerShape& shape : config.attention) parts.push_back(partial.part(shape.layer));

@@ -1,4 +1,5 @@
-// A whole calibration run: sequences in, a statistics file out. What oscar-dump and examples/end_to_end.cpp call.
+// A whole calibration run: sequences in, a statistics file out. What oscar-dump and examples/end_to_end.cpp
+// call.
 #pragma once
 #include "libcalib/artifacts/statistics_file.h"
 #include "libdump/decoder.h"
@@ -11,35 +12,36 @@ struct DumpOptions {
   Precision precision = Precision::Float32;
   Windows windows;
   bool scores = true;
-  double score_queries = 1;          // share of the query positions, a seeded sample
+  double score_queries = 1;  // share of the query positions, a seeded sample
   uint64_t seed = 0;
-  int64_t rows = 4096;               // sampled calibration rows a layer; 0: none
+  int64_t rows = 4096;  // sampled calibration rows a layer; 0: none
   int threads = 2;
   bool deterministic = false;
-  std::filesystem::path save_qkv;    // empty: off; a folder that is new or empty
-  bool perplexity = false;           // run the final norm and lm_head as well
-  bool resume = false;               // continue <output>.partial/ when it belongs to the same run
-  bool restart = false;              // throw <output>.partial/ away first
+  std::filesystem::path save_qkv;  // empty: off; a folder that is new or empty
+  bool perplexity = false;         // run the final norm and lm_head as well
+  bool resume = false;             // continue <output>.partial/ when it belongs to the same run
+  bool restart = false;            // throw <output>.partial/ away first
 };
 
-// Who made this run, of what: everything that a statistics file says about its origin but the windows. `tokenizer` is nullptr
-// when the corpus is token ids. Reads the whole checkpoint for its digest.
-Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy, const SequenceSet& sequences,
-                    const DumpOptions& options);
+// Who made this run, of what: everything that a statistics file says about its origin but the windows.
+// `tokenizer` is nullptr when the corpus is token ids. Reads the whole checkpoint for its digest.
+Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy,
+                    const SequenceSet& sequences, const DumpOptions& options);
 
 struct DumpProgress {
-  int layer, layers;                 // this one, of how many
-  int64_t tokens_done, tokens_total; // tokens times layers
+  int layer, layers;                  // this one, of how many
+  int64_t tokens_done, tokens_total;  // tokens times layers
 };
 
 // What a run will write and hold, in bytes; printed before it starts.
 struct DumpPlan {
   int64_t calibration_tokens = 0, probe_tokens = 0, sequences = 0, layers = 0;
-  int64_t sums = 0;     // moments and score statistics
-  int64_t rows = 0;     // sampled rows
-  int64_t probes = 0;   // full q, k, v of the probes
-  int64_t raw = 0;      // what --save-qkv writes, or would write
-  int64_t memory = 0;   // about: libraries, the mapped checkpoint, hidden states, rows and weights of two layers, activations
+  int64_t sums = 0;    // moments and score statistics
+  int64_t rows = 0;    // sampled rows
+  int64_t probes = 0;  // full q, k, v of the probes
+  int64_t raw = 0;     // what --save-qkv writes, or would write
+  int64_t memory = 0;  // about: libraries, the mapped checkpoint, hidden states, rows and weights of two
+                       // layers, activations
 };
 DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 
@@ -47,10 +49,11 @@ struct DumpResult {
   StatisticsHeader header;
   std::optional<double> perplexity;  // of the probes, or of the calibration sequences where there are none
 };
-// Every finished layer is kept in <output>.partial/ until the run is whole; then <output> appears and the parts go away.
-// Throws std::invalid_argument when such a folder is there and neither resume nor restart is asked for, or when it belongs to
-// another run (names the first option that differs).
-DumpResult dump(Model& model, const SequenceSet& sequences, const Provenance& provenance, const DumpOptions& options,
-                const std::filesystem::path& output, const std::function<void(const DumpProgress&)>& progress);
+// Every finished layer is kept in <output>.partial/ until the run is whole; then <output> appears and the
+// parts go away. Throws std::invalid_argument when such a folder is there and neither resume nor restart is
+// asked for, or when it belongs to another run (names the first option that differs).
+DumpResult dump(Model& model, const SequenceSet& sequences, const Provenance& provenance,
+                const DumpOptions& options, const std::filesystem::path& output,
+                const std::function<void(const DumpProgress&)>& progress);
 
 }  // namespace oscar

@@ -21,7 +21,8 @@ void round_to_bf16(float* values, int64_t count) {
 
 at::Tensor activation(at::Tensor rows, Precision precision) {
   if (precision == Precision::Float32) return rows;
-  // Without these instructions LibTorch converts inside every product and runs five times slower than float32.
+  // Without these instructions LibTorch converts inside every product and runs five times slower than
+  // float32.
   if (native_bf16()) return rows.to(at::kBFloat16);
   round_to_bf16(rows.mutable_data_ptr<float>(), rows.numel());
   return rows;
@@ -29,7 +30,9 @@ at::Tensor activation(at::Tensor rows, Precision precision) {
 
 Linear::Linear(const at::Tensor& weight, Precision precision) : weight_(activation(weight, precision)) {}
 
-at::Tensor Linear::operator()(const at::Tensor& x) const { return at::linear(x, weight_); }
+at::Tensor Linear::operator()(const at::Tensor& x) const {
+  return at::linear(x, weight_);
+}
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const int64_t rows = x.size(0), columns = x.size(1);
@@ -73,12 +76,16 @@ RopeTable::RopeTable(const RopeConfig& config, int64_t positions) : half_(config
 }
 
 namespace {
-inline float as_float(float x) { return x; }
-inline float as_float(c10::BFloat16 x) { return static_cast<float>(x); }
+inline float as_float(float x) {
+  return x;
+}
+inline float as_float(c10::BFloat16 x) {
+  return static_cast<float>(x);
+}
 
 template <typename T>
-void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_dim, int half, const float* cos, const float* sin,
-            float* out) {
+void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_dim, int half,
+            const float* cos, const float* sin, float* out) {
   for (int64_t t = 0; t < tokens; ++t) {
     const float* c = cos + t * half;
     const float* s = sin + t * half;
@@ -99,15 +106,18 @@ void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_
 void RopeTable::apply(const at::Tensor& in, int64_t column, int heads, int head_dim, float* out) const {
   const int64_t tokens = in.size(0);
   if (in.scalar_type() == at::kBFloat16) {
-    rotate(in.const_data_ptr<c10::BFloat16>() + column, in.stride(0), tokens, heads, head_dim, half_, cos_.data(), sin_.data(), out);
+    rotate(in.const_data_ptr<c10::BFloat16>() + column, in.stride(0), tokens, heads, head_dim, half_,
+           cos_.data(), sin_.data(), out);
   } else {
-    rotate(in.const_data_ptr<float>() + column, in.stride(0), tokens, heads, head_dim, half_, cos_.data(), sin_.data(), out);
+    rotate(in.const_data_ptr<float>() + column, in.stride(0), tokens, heads, head_dim, half_, cos_.data(),
+           sin_.data(), out);
   }
 }
 
-AttentionOutput causal_attention(const float* q, const float* k, const float* v, int64_t tokens, const LayerShape& shape,
-                                 Precision precision) {
-  AttentionOutput out{at::empty({tokens, shape.q_heads, shape.dim_v}, at::kFloat), at::empty({shape.q_heads, tokens}, at::kFloat)};
+AttentionOutput causal_attention(const float* q, const float* k, const float* v, int64_t tokens,
+                                 const LayerShape& shape, Precision precision) {
+  AttentionOutput out{at::empty({tokens, shape.q_heads, shape.dim_v}, at::kFloat),
+                      at::empty({shape.q_heads, tokens}, at::kFloat)};
   auto* const o = out.o.mutable_data_ptr<float>();
   auto* const lse = out.lse.mutable_data_ptr<float>();
   const int64_t group = shape.group();

@@ -1,5 +1,5 @@
-// The pieces every decoder family is made of. Activations between them are float32 rows; in a bfloat16 run whatever enters a
-// matrix product, and q, k, v and o, are rounded to bfloat16 first.
+// The pieces every decoder family is made of. Activations between them are float32 rows; in a bfloat16 run
+// whatever enters a matrix product, and q, k, v and o, are rounded to bfloat16 first.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,14 +16,15 @@ class Linear {
  public:
   Linear() = default;
   Linear(const at::Tensor& weight, Precision precision);  // (out, in) float32
-  at::Tensor operator()(const at::Tensor& x) const;       // x (T, in) from activation(); (T, out) float32 or bfloat16
+  at::Tensor operator()(
+      const at::Tensor& x) const;  // x (T, in) from activation(); (T, out) float32 or bfloat16
 
  private:
   at::Tensor weight_;
 };
 
-// What enters a Linear: rows of float32 (or bfloat16 already), rounded where the precision says so, as bfloat16 where the CPU multiplies it natively.
-// Takes the tensor over.
+// What enters a Linear: rows of float32 (or bfloat16 already), rounded where the precision says so, as
+// bfloat16 where the CPU multiplies it natively. Takes the tensor over.
 at::Tensor activation(at::Tensor rows, Precision precision);
 void round_to_bf16(float* values, int64_t count);
 
@@ -36,8 +37,8 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 class RopeTable {
  public:
   RopeTable(const RopeConfig& config, int64_t positions);
-  // Rotates the first `dim` elements of a head in halves (GPT-NeoX order): (x1, x2) -> (x1 c - x2 s, x2 c + x1 s). `in` may be
-  // float32 or bfloat16, rows `in_stride` apart; `out` (heads, D) a row is float32.
+  // Rotates the first `dim` elements of a head in halves (GPT-NeoX order): (x1, x2) -> (x1 c - x2 s, x2 c +
+  // x1 s). `in` may be float32 or bfloat16, rows `in_stride` apart; `out` (heads, D) a row is float32.
   void apply(const at::Tensor& in, int64_t column, int heads, int head_dim, float* out) const;
 
  private:
@@ -45,12 +46,12 @@ class RopeTable {
   std::vector<float> cos_, sin_;
 };
 
-// Causal attention of one sequence (kernels/attention.h), float32 products in either precision. o (T, Hq, Dv) and lse (Hq, T) are
-// float32; o is rounded in a bfloat16 run.
+// Causal attention of one sequence (kernels/attention.h), float32 products in either precision. o (T, Hq, Dv)
+// and lse (Hq, T) are float32; o is rounded in a bfloat16 run.
 struct AttentionOutput {
   at::Tensor o, lse;
 };
-AttentionOutput causal_attention(const float* q, const float* k, const float* v, int64_t tokens, const LayerShape& shape,
-                                 Precision precision);
+AttentionOutput causal_attention(const float* q, const float* k, const float* v, int64_t tokens,
+                                 const LayerShape& shape, Precision precision);
 
 }  // namespace oscar

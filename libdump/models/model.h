@@ -37,21 +37,23 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const WeightSource& weights() const = 0;
-  virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;                        // the one that came with the checkpoint
-  // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is std::invalid_argument.
+  virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;  // the one that came with the checkpoint
+  // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is
+  // std::invalid_argument.
   virtual void reserve_positions(int64_t positions) = 0;
-  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;                // (T, hidden) float32
-  virtual std::unique_ptr<DecoderLayer> load_layer(int layer) const = 0;           // reads and dequantises
-  virtual at::Tensor logits(const at::Tensor& hidden) const = 0;                   // final norm and lm_head, float32 (T, V)
+  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;       // (T, hidden) float32
+  virtual std::unique_ptr<DecoderLayer> load_layer(int layer) const = 0;  // reads and dequantises
+  virtual at::Tensor logits(const at::Tensor& hidden) const = 0;  // final norm and lm_head, float32 (T, V)
 };
 
 struct FamilyInfo {
-  std::string_view name;           // "llama"
-  std::string_view gguf;           // general.architecture
+  std::string_view name;  // "llama"
+  std::string_view gguf;  // general.architecture
   std::unique_ptr<Model> (*open_gguf)(std::shared_ptr<const GgufFile> file, Precision precision);
 };
 std::span<const FamilyInfo> family_table();
-// Looks at the file; an unknown architecture or a path that is no model is std::invalid_argument with the known ones.
+// Looks at the file; an unknown architecture or a path that is no model is std::invalid_argument with the
+// known ones.
 std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision);
 
 }  // namespace oscar

@@ -8,15 +8,24 @@
 
 namespace oscar {
 
-LayerSink::LayerSink(const LayerShape& shape, const std::vector<int64_t>& calibration_lengths, int64_t probes, LayerSinkOptions options)
-    : shape_(shape), lengths_(calibration_lengths), options_(options), kept_(calibration_lengths.size()), probes_(static_cast<size_t>(probes)), total_(shape) {}
+LayerSink::LayerSink(const LayerShape& shape, const std::vector<int64_t>& calibration_lengths, int64_t probes,
+                     LayerSinkOptions options)
+    : shape_(shape),
+      lengths_(calibration_lengths),
+      options_(options),
+      kept_(calibration_lengths.size()),
+      probes_(static_cast<size_t>(probes)),
+      total_(shape) {}
 
 static void check_finite(const AttentionRows& rows, int64_t sequence) {
   const LayerShape& s = *rows.shape;
   const auto scan = [&](const char* name, const float* values, int64_t width) {
     for (int64_t i = 0; i < rows.tokens * width; ++i) {
       if (!std::isfinite(values[i])) {
-        throw failure("layer {}, sequence {}, token {}: {} is {}: the model overflows; run with --dtype float32 or check the checkpoint", s.layer, sequence, i / width, name, values[i]);
+        throw failure(
+            "layer {}, sequence {}, token {}: {} is {}: the model overflows; run with --dtype float32 or "
+            "check the checkpoint",
+            s.layer, sequence, i / width, name, values[i]);
       }
     }
   };
@@ -32,9 +41,11 @@ LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& 
   sums.add_rows(rows.q, rows.k, rows.v, rows.o, tokens);
   if (!options_.scores) return sums;
 
-  const std::vector<int32_t> queries = sample_positions(options_.seed, sequence, tokens, options_.score_queries);
+  const std::vector<int32_t> queries =
+      sample_positions(options_.seed, sequence, tokens, options_.score_queries);
   const auto n = static_cast<int64_t>(queries.size());
-  std::vector<float> mass(static_cast<size_t>(shape_.q_heads * n)), sink_mass(mass.size()), entropy(mass.size());
+  std::vector<float> mass(static_cast<size_t>(shape_.q_heads * n)), sink_mass(mass.size()),
+      entropy(mass.size());
   kept.u.assign(static_cast<size_t>(shape_.kv_heads * tokens), 0);
   kept.w.assign(kept.u.size(), 0);
   for (int h = 0; h < shape_.kv_heads; ++h) {
@@ -55,9 +66,11 @@ LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& 
     problem.queries = n == tokens ? nullptr : queries.data();
     problem.n_queries = n;
     const auto at = static_cast<size_t>(h * group * n);
-    score_stats(problem, {mass.data() + at, sink_mass.data() + at, entropy.data() + at, kept.u.data() + h * tokens, kept.w.data() + h * tokens});
+    score_stats(problem, {mass.data() + at, sink_mass.data() + at, entropy.data() + at,
+                          kept.u.data() + h * tokens, kept.w.data() + h * tokens});
   }
-  sums.add_scores(rows.q, rows.k, rows.v, tokens, queries, mass.data(), sink_mass.data(), entropy.data(), kept.u.data(), kept.w.data());
+  sums.add_scores(rows.q, rows.k, rows.v, tokens, queries, mass.data(), sink_mass.data(), entropy.data(),
+                  kept.u.data(), kept.w.data());
   return sums;
 }
 
@@ -69,7 +82,8 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
   const auto calibration = static_cast<int64_t>(lengths_.size());
   if (index >= calibration) {
     check_finite(rows, index);
-    probes_.at(static_cast<size_t>(index - calibration)) = {rows.tokens, {rows.q, rows.q + q_size}, {rows.k, rows.k + k_size}, {rows.v, rows.v + v_size}};
+    probes_.at(static_cast<size_t>(index - calibration)) = {
+        rows.tokens, {rows.q, rows.q + q_size}, {rows.k, rows.k + k_size}, {rows.v, rows.v + v_size}};
     return;
   }
   Kept& kept = kept_[static_cast<size_t>(index)];
@@ -78,7 +92,10 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
   LayerSums sums = sums_of(index, rows, kept);
   if (!sums.finite()) {
     check_finite(rows, index);
-    throw failure("layer {}, sequence {}: a sum is not finite although every activation is: the attention scores overflow", s.layer, index);
+    throw failure(
+        "layer {}, sequence {}: a sum is not finite although every activation is: the attention scores "
+        "overflow",
+        s.layer, index);
   }
   const std::lock_guard lock(mutex_);
   waiting_.emplace(index, std::move(sums));
@@ -91,14 +108,18 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
 
 SampledRows LayerSink::sample() const {
   SampledRows out;
-  const auto width_k = static_cast<size_t>(shape_.kv_heads * shape_.dim_k), width_v = static_cast<size_t>(shape_.kv_heads * shape_.dim_v);
+  const auto width_k = static_cast<size_t>(shape_.kv_heads * shape_.dim_k),
+             width_v = static_cast<size_t>(shape_.kv_heads * shape_.dim_v);
   for (const RowChoice& row : sample_rows(options_.seed, lengths_, options_.rows)) {
     const Kept& kept = kept_[static_cast<size_t>(row.sequence)];
-    const auto t = static_cast<size_t>(row.position), tokens = static_cast<size_t>(lengths_[static_cast<size_t>(row.sequence)]);
+    const auto t = static_cast<size_t>(row.position),
+               tokens = static_cast<size_t>(lengths_[static_cast<size_t>(row.sequence)]);
     out.sequence.push_back(row.sequence);
     out.position.push_back(row.position);
-    out.k.insert(out.k.end(), kept.k.begin() + static_cast<std::ptrdiff_t>(t * width_k), kept.k.begin() + static_cast<std::ptrdiff_t>((t + 1) * width_k));
-    out.v.insert(out.v.end(), kept.v.begin() + static_cast<std::ptrdiff_t>(t * width_v), kept.v.begin() + static_cast<std::ptrdiff_t>((t + 1) * width_v));
+    out.k.insert(out.k.end(), kept.k.begin() + static_cast<std::ptrdiff_t>(t * width_k),
+                 kept.k.begin() + static_cast<std::ptrdiff_t>((t + 1) * width_k));
+    out.v.insert(out.v.end(), kept.v.begin() + static_cast<std::ptrdiff_t>(t * width_v),
+                 kept.v.begin() + static_cast<std::ptrdiff_t>((t + 1) * width_v));
     for (size_t h = 0; options_.scores && h < static_cast<size_t>(shape_.kv_heads); ++h) {
       out.u.push_back(static_cast<float>(kept.u[h * tokens + t]));
       out.w.push_back(static_cast<float>(kept.w[h * tokens + t]));
@@ -112,7 +133,8 @@ LayerStatistics LayerSink::finish(std::vector<Matrix> value_metric) {
   for (int h = 0; h < shape_.kv_heads; ++h) {
     sigma_q.push_back(total_.matrix(Sum::qq, h) / (static_cast<double>(total_.tokens) * shape_.group()));
   }
-  for (size_t i = 0; i < kept_.size(); ++i) total_.add_proxy(sigma_q, kept_[i].k.data(), kept_[i].v.data(), lengths_[i]);
+  for (size_t i = 0; i < kept_.size(); ++i)
+    total_.add_proxy(sigma_q, kept_[i].k.data(), kept_[i].v.data(), lengths_[i]);
   LayerStatistics layer;
   if (options_.rows > 0) layer.rows = sample();
   kept_.clear();

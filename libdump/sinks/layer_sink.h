@@ -1,4 +1,5 @@
-// What one layer's rows become: moments and score sums of the calibration sequences, sampled rows, held-out probes.
+// What one layer's rows become: moments and score sums of the calibration sequences, sampled rows, held-out
+// probes.
 #pragma once
 #include <map>
 #include <mutex>
@@ -18,10 +19,12 @@ struct LayerSinkOptions {
 
 class LayerSink {
  public:
-  LayerSink(const LayerShape& shape, const std::vector<int64_t>& calibration_lengths, int64_t probes, LayerSinkOptions options);
+  LayerSink(const LayerShape& shape, const std::vector<int64_t>& calibration_lengths, int64_t probes,
+            LayerSinkOptions options);
 
-  // Sequence `index` of calibration, then of probes. Called from several threads; the sums of a sequence are added when those of
-  // every sequence before it have been, so that the result does not depend on which thread was faster.
+  // Sequence `index` of calibration, then of probes. Called from several threads; the sums of a sequence are
+  // added when those of every sequence before it have been, so that the result does not depend on which
+  // thread was faster.
   void take(int64_t index, const AttentionRows& rows);
   // The second pass (sst-proxy, sampled rows) over the layer's k and v; leaves the sink empty.
   LayerStatistics finish(std::vector<Matrix> value_metric);
@@ -29,7 +32,7 @@ class LayerSink {
 
  private:
   struct Kept {
-    std::vector<float> k, v;  // (T, Hkv, D)
+    std::vector<float> k, v;   // (T, Hkv, D)
     std::vector<double> u, w;  // (Hkv, T)
   };
   LayerSums sums_of(int64_t sequence, const AttentionRows& rows, Kept& kept) const;

@@ -1,4 +1,5 @@
-// Seeded choices that depend on (seed, sequence, position) alone: not on threads, not on the standard library.
+// Seeded choices that depend on (seed, sequence, position) alone: not on threads, not on the standard
+// library.
 #pragma once
 #include <cstdint>
 #include <vector>

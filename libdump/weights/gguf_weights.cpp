@@ -10,16 +10,24 @@
 
 namespace oscar {
 
-bool GgufWeights::has(const std::string& name) const { return file_->find(name) != nullptr; }
+bool GgufWeights::has(const std::string& name) const {
+  return file_->find(name) != nullptr;
+}
 
 const GgufTensor& GgufWeights::find(const std::string& name, const std::vector<int64_t>& shape) const {
   const auto file = file_->file()->path().string();
   const GgufTensor* tensor = file_->find(name);
-  if (!tensor) throw failure("{}: tensor {} {} is missing: the file is incomplete or of another architecture", file, name, to_string(shape));
-  if (tensor->shape != shape) throw failure("{}: tensor {}: expected shape {}, found {}", file, name, to_string(shape), to_string(tensor->shape));
+  if (!tensor)
+    throw failure("{}: tensor {} {} is missing: the file is incomplete or of another architecture", file,
+                  name, to_string(shape));
+  if (tensor->shape != shape)
+    throw failure("{}: tensor {}: expected shape {}, found {}", file, name, to_string(shape),
+                  to_string(tensor->shape));
   if (!can_dequantise(*tensor->type)) {
-    throw invalid("{}: tensor {} has block type {}, which is not supported; known: {}. Convert the model to one of these.", file, name,
-                  tensor->type->name, known_types());
+    throw invalid(
+        "{}: tensor {} has block type {}, which is not supported; known: {}. Convert the model to one of "
+        "these.",
+        file, name, tensor->type->name, known_types());
   }
   return *tensor;
 }
@@ -31,7 +39,8 @@ static void check_finite(const at::Tensor& tensor, const std::string& name) {
   for (int64_t i = 0; i < tensor.numel(); ++i) sum += values[i] * 0.0f;
   if (sum == 0) return;
   for (int64_t i = 0; i < tensor.numel(); ++i) {
-    if (!std::isfinite(values[i])) throw failure("tensor {}: element {} is {}: the checkpoint is damaged", name, i, values[i]);
+    if (!std::isfinite(values[i]))
+      throw failure("tensor {}: element {} is {}: the checkpoint is damaged", name, i, values[i]);
   }
 }
 
@@ -43,7 +52,8 @@ at::Tensor GgufWeights::load(const std::string& name, const std::vector<int64_t>
   return out;
 }
 
-at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int64_t>& shape, std::span<const int32_t> rows) const {
+at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int64_t>& shape,
+                                  std::span<const int32_t> rows) const {
   const GgufTensor& tensor = find(name, shape);
   const int64_t columns = shape.at(1);
   const size_t row_bytes = tensor.bytes.size() / static_cast<size_t>(shape[0]);
@@ -62,7 +72,11 @@ std::vector<std::string> GgufWeights::names() const {
   for (const auto& tensor : file_->tensors()) names.push_back(tensor.name);
   return names;
 }
-int64_t GgufWeights::bytes() const { return static_cast<int64_t>(file_->file()->bytes().size()); }
-std::string GgufWeights::digest() const { return sha256_hex(file_->file()->bytes()); }
+int64_t GgufWeights::bytes() const {
+  return static_cast<int64_t>(file_->file()->bytes().size());
+}
+std::string GgufWeights::digest() const {
+  return sha256_hex(file_->file()->bytes());
+}
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// A whole run over a toy model: its sums against brute force over T x T probabilities, shards against one pass, and an
-// interrupted run against an uninterrupted one.
+// A whole run over a toy model: its sums against brute force over T x T probabilities, shards against one
+// pass, and an interrupted run against an uninterrupted one.
 #include "libdump/dump.h"
 
 #include "tests/support/support.h"
@@ -48,7 +48,9 @@ struct BruteForce {
       for (Matrix* m : {&qq, &qq_mass, &ukk, &wvv, &oo}) *m = Matrix::Zero(d, d);
       uk = wv = Vector::Zero(d);
     }
-    const auto row = [&](const float* x, int64_t t, int heads, int h) { return Eigen::Map<const Eigen::VectorXf>(x + (t * heads + h) * d, d).cast<double>().eval(); };
+    const auto row = [&](const float* x, int64_t t, int heads, int h) {
+      return Eigen::Map<const Eigen::VectorXf>(x + (t * heads + h) * d, d).cast<double>().eval();
+    };
     for (int j = head * s.group(); j < (head + 1) * s.group(); ++j) {
       for (int64_t t = 0; t < r.tokens; ++t) {
         const Vector q = row(r.q, t, s.q_heads, j);
@@ -81,7 +83,9 @@ struct BruteForce {
   }
 };
 
-double error(const Eigen::Ref<const Matrix>& a, const Eigen::Ref<const Matrix>& b) { return (a - b).norm() / b.norm(); }
+double error(const Eigen::Ref<const Matrix>& a, const Eigen::Ref<const Matrix>& b) {
+  return (a - b).norm() / b.norm();
+}
 
 TEST(Dump, SumsAgreeWithBruteForce) {
   const ToyRun run;
@@ -95,7 +99,8 @@ TEST(Dump, SumsAgreeWithBruteForce) {
     const LayerSums sums = reader.layer(layer).sums;
     std::vector<BruteForce> expected(static_cast<size_t>(sums.shape().kv_heads));
     decoder.run_layer([&](int64_t, const AttentionRows& rows) {
-      for (int h = 0; h < rows.shape->kv_heads; ++h) expected[static_cast<size_t>(h)].add(rows, h, run.options.windows);
+      for (int h = 0; h < rows.shape->kv_heads; ++h)
+        expected[static_cast<size_t>(h)].add(rows, h, run.options.windows);
     });
     for (int h = 0; h < sums.shape().kv_heads; ++h) {
       const BruteForce& b = expected[static_cast<size_t>(h)];
@@ -129,8 +134,10 @@ TEST(Dump, ShardsMergeToTheSumsOfOneRun) {
     const LayerSums one = whole.layer(layer).sums;
     EXPECT_EQ(statistics.sums.tokens, one.tokens);
     for (const SumInfo& info : sum_table()) {
-      if (info.sum == Sum::vv_proxy || info.sum == Sum::proxy_weight) continue;  // weighted by each shard's own Sigma_Q
-      EXPECT_LE(test::relative_error(statistics.sums.values(info.sum), one.values(info.sum)), 1e-12) << info.name;
+      if (info.sum == Sum::vv_proxy || info.sum == Sum::proxy_weight)
+        continue;  // weighted by each shard's own Sigma_Q
+      EXPECT_LE(test::relative_error(statistics.sums.values(info.sum), one.values(info.sum)), 1e-12)
+          << info.name;
     }
   }
 }
@@ -154,12 +161,14 @@ TEST(Dump, AnInterruptedRunResumesToTheSameBytes) {
   EXPECT_THROW(run.dump_to(run.dir / "cut.h5", run.sequences, run.options, stop), std::runtime_error);
   EXPECT_FALSE(std::filesystem::exists(run.dir / "cut.h5"));
   EXPECT_TRUE(std::filesystem::exists(run.dir / "cut.h5.partial" / "layer_0000.h5"));
-  EXPECT_THROW(run.dump_to(run.dir / "cut.h5", run.sequences, run.options), std::invalid_argument) << "neither --resume nor --restart";
+  EXPECT_THROW(run.dump_to(run.dir / "cut.h5", run.sequences, run.options), std::invalid_argument)
+      << "neither --resume nor --restart";
 
   DumpOptions resume = run.options, other = run.options;
   resume.resume = other.resume = true;
   other.seed = 7;
-  EXPECT_THROW(run.dump_to(run.dir / "cut.h5", run.sequences, other), std::invalid_argument) << "another run's options";
+  EXPECT_THROW(run.dump_to(run.dir / "cut.h5", run.sequences, other), std::invalid_argument)
+      << "another run's options";
   run.dump_to(run.dir / "cut.h5", run.sequences, resume);
   EXPECT_TRUE(test::read(run.dir / "cut.h5") == test::read(run.dir / "whole.h5"));
   EXPECT_FALSE(std::filesystem::exists(run.dir / "cut.h5.partial"));
@@ -168,13 +177,15 @@ TEST(Dump, AnInterruptedRunResumesToTheSameBytes) {
 TEST(Dump, HiddenStatesAreRestoredExactly) {
   const ToyRun run;
   const auto model = open_model(run.model, Precision::Float32);
-  Decoder through(*model, run.sequences.calibration, {2, true}), restored(*model, run.sequences.calibration, {2, true});
+  Decoder through(*model, run.sequences.calibration, {2, true}),
+      restored(*model, run.sequences.calibration, {2, true});
   through.run_layer({});
   through.save(run.dir / "hidden");
   restored.restore(run.dir / "hidden", 1);
   while (!through.done()) through.run_layer({});
   while (!restored.done()) restored.run_layer({});
-  for (size_t i = 0; i < through.hidden().size(); ++i) EXPECT_TRUE(through.hidden()[i].equal(restored.hidden()[i]));
+  for (size_t i = 0; i < through.hidden().size(); ++i)
+    EXPECT_TRUE(through.hidden()[i].equal(restored.hidden()[i]));
 
   Decoder fewer(*model, {run.sequences.calibration[0]}, {2, true});
   EXPECT_THROW(fewer.restore(run.dir / "hidden", 1), std::runtime_error);
@@ -186,7 +197,8 @@ TEST(Dump, ASampleOfQueriesEstimatesTheSums) {
   half.score_queries = 0.5;
   run.dump_to(run.dir / "all.h5", run.sequences, run.options);
   run.dump_to(run.dir / "half.h5", run.sequences, half);
-  const LayerSums all = StatisticsReader(run.dir / "all.h5").layer(0).sums, some = StatisticsReader(run.dir / "half.h5").layer(0).sums;
+  const LayerSums all = StatisticsReader(run.dir / "all.h5").layer(0).sums,
+                  some = StatisticsReader(run.dir / "half.h5").layer(0).sums;
   EXPECT_EQ(all.score_queries, all.tokens);
   const double share = static_cast<double>(some.score_queries) / static_cast<double>(all.score_queries);
   EXPECT_NEAR(share, 0.5, 0.1);

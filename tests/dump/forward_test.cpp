@@ -1,4 +1,5 @@
-// The forward against an independent implementation: tests/golden/make_forward.py says how the golden file was made.
+// The forward against an independent implementation: tests/golden/make_forward.py says how the golden file
+// was made.
 #include <ATen/ATen.h>
 
 #include "formats/safetensors.h"
@@ -35,8 +36,12 @@ Errors compare(const std::filesystem::path& path, Precision precision, int threa
       const auto check = [&](const char* name, const float* values, int64_t width) {
         const auto expected = golden.floats(name);
         std::vector<float> found;
-        for (const int64_t t : positions) found.insert(found.end(), values + t * width, values + (t + 1) * width);
-        errors.rows = std::max(errors.rows, test::relative_error(found, std::span(expected).subspan(static_cast<size_t>(layer) * found.size(), found.size())));
+        for (const int64_t t : positions)
+          found.insert(found.end(), values + t * width, values + (t + 1) * width);
+        errors.rows = std::max(
+            errors.rows,
+            test::relative_error(
+                found, std::span(expected).subspan(static_cast<size_t>(layer) * found.size(), found.size())));
       };
       check("q", rows.q, int64_t{s.q_heads} * s.dim_k);
       check("k", rows.k, int64_t{s.kv_heads} * s.dim_k);
