@@ -10,10 +10,6 @@
 
 namespace oscar {
 
-bool GgufWeights::has(const std::string& name) const {
-  return file_->find(name) != nullptr;
-}
-
 const GgufTensor& GgufWeights::find(const std::string& name, const std::vector<int64_t>& shape) const {
   const auto file = file_->file()->path().string();
   const GgufTensor* tensor = file_->find(name);
@@ -67,11 +63,6 @@ at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int
   return out;
 }
 
-std::vector<std::string> GgufWeights::names() const {
-  std::vector<std::string> names;
-  for (const auto& tensor : file_->tensors()) names.push_back(tensor.name);
-  return names;
-}
 int64_t GgufWeights::bytes() const {
   return static_cast<int64_t>(file_->file()->bytes().size());
 }

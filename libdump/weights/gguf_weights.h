@@ -10,11 +10,9 @@ namespace oscar {
 class GgufWeights : public WeightSource {
  public:
   explicit GgufWeights(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {}
-  bool has(const std::string& name) const override;
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const override;
   at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                        std::span<const int32_t> rows) const override;
-  std::vector<std::string> names() const override;
   int64_t bytes() const override;
   std::string digest() const override;
   // The tensor, or what load() would throw for its name, shape and type; reads none of its values.

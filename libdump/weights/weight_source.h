@@ -12,14 +12,12 @@ namespace oscar {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  virtual bool has(const std::string& name) const = 0;
   // (shape) float32, freshly allocated. Missing tensor, other shape, unsupported block type, NaN or infinity:
   // an error that names tensor, expected and found.
   virtual at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const = 0;
   // The given rows of a matrix of that shape: an embedding is never dequantised whole.
   virtual at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                                std::span<const int32_t> rows) const = 0;
-  virtual std::vector<std::string> names() const = 0;
   virtual int64_t bytes() const = 0;       // of the checkpoint
   virtual std::string digest() const = 0;  // sha256 of the checkpoint's bytes; reads all of it
 };
