@@ -6,13 +6,9 @@
 #pragma once
 #include <cstdint>
 
-namespace oscar {
+#include "kernels/code_rows.h"
 
-// Turns the packed rows [first, first + count) into float32 (count, D). Called from several threads.
-struct CodeRows {
-  void (*decode)(const void* self, int64_t first, int64_t count, float* rows);
-  const void* self;
-};
+namespace oscar {
 
 struct DiagnoseProblem {
   int64_t tokens;          // T

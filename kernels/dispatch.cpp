@@ -59,6 +59,15 @@ void causal_attention(const AttentionProblem& p, float* o, float* lse) {
   level().causal_attention(p, o, lse);
 }
 
+void cached_attention(const CachedAttentionProblem& problem, float* o, float* lse) {
+  const AttentionProblem& p = problem.exact;
+  check(p.tokens >= 0 && p.tokens < INT32_MAX, "cached_attention", "tokens must be in [0, 2^31)");
+  check(p.group > 0 && p.dim_k > 0 && p.dim_v > 0, "cached_attention",
+        "group, dim_k and dim_v must be positive");
+  check(problem.sink >= 0 && problem.recent >= 0, "cached_attention", "sink and recent must not be negative");
+  level().cached_attention(problem, o, lse);
+}
+
 void score_stats(const ScoreStatsProblem& p, const ScoreStatsResult& result) {
   check(p.tokens >= 0 && p.tokens < INT32_MAX, "score_stats", "tokens must be in [0, 2^31)");
   check(p.group > 0 && p.dim > 0, "score_stats", "group and dim must be positive");
@@ -82,6 +91,14 @@ void add_gram(const float* rows, int64_t stride, const float* weights, int64_t n
 }
 void add_rows(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* sum) {
   level().add_rows(rows, stride, weights, n, dim, sum);
+}
+
+void nearest_codeword(const float* rows, int64_t stride, int64_t n, int g, const float* codebook, int count,
+                      uint16_t* index, int64_t index_stride, float* distance) {
+  check(n >= 0, "nearest_codeword", "n must not be negative");
+  check(g >= 1 && g <= 16, "nearest_codeword", "g must be in [1, 16]");
+  check(count >= 1 && count <= 65536, "nearest_codeword", "count must be in [1, 65536]");
+  level().nearest_codeword(rows, stride, n, g, codebook, count, index, index_stride, distance);
 }
 
 namespace int2 {

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "kernels/attention.h"
+#include "kernels/cached_attention.h"
+#include "kernels/codebook.h"
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
 #include "kernels/int2.h"
@@ -15,6 +17,7 @@ struct KernelTable {
   std::string_view name;
   bool (*supported)();  // by this machine
   void (*causal_attention)(const AttentionProblem&, float* o, float* lse);
+  void (*cached_attention)(const CachedAttentionProblem&, float* o, float* lse);
   void (*score_stats)(const ScoreStatsProblem&, const ScoreStatsResult&);
   void (*diagnose)(const DiagnoseProblem&, const DiagnoseResult&);
   void (*add_gram)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out);
@@ -22,6 +25,8 @@ struct KernelTable {
   void (*int2_encode)(const int2::Rule&, const float* rows, int64_t n, uint8_t* codes, float* scale_zero);
   void (*int2_decode)(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n,
                       float* rows);
+  void (*nearest_codeword)(const float* rows, int64_t stride, int64_t n, int g, const float* codebook,
+                           int count, uint16_t* index, int64_t index_stride, float* distance);
 };
 
 // One a source file; nullptr where the compiler had no flags for it.

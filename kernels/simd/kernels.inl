@@ -12,7 +12,9 @@ namespace oscar::OSCAR_LEVEL {
 namespace {
 
 constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
-  return {name, supported, causal_attention, score_stats, diagnose, add_gram, add_rows, int2_encode, int2_decode};
+  return {name,     supported, causal_attention, cached_attention_reference, score_stats,
+          diagnose, add_gram,  add_rows,         int2_encode,                int2_decode,
+          nearest_codeword_reference};
 }
 
 }  // namespace
