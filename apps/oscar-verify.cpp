@@ -97,24 +97,25 @@ int verify_rows(const Options& options) {
   request.layers = options.layers;
 
   const auto clip = read_clip_option(options, request.probes);
-  RowList rows(find_codec(options.measure.codec), options.measure.groups);
-  rows.add_baselines(statistics.header().layers, clip.baseline_k, clip.baseline_v);
+  const ScalarRows scalar{statistics.header().layers, &find_codec(options.measure.codec),
+                          options.measure.groups};
+  auto rows = scalar.baselines(clip.baseline_k, clip.baseline_v);
   std::vector<std::string> bounded;
   for (const auto& text : options.rotations) {
-    auto [name, pair] = cli::read_named_rotations(text);
+    const auto [name, pair] = cli::read_named_rotations(text);
     bounded.push_back(name);
     const auto& found = clip.rotations;
     const bool own = options.clip_by_layer;
-    rows.add(name, std::move(pair), found.model_k, found.model_v, own ? found.k : decltype(found.k){},
-             own ? found.v : decltype(found.v){});
+    rows.push_back(scalar.row(name, &pair.k, &pair.v, found.model_k, found.model_v,
+                              own ? found.k : decltype(found.k){}, own ? found.v : decltype(found.v){}));
   }
   if (bounded.empty()) {
-    for (const auto& row : rows.rows()) bounded.push_back(row.name);
+    for (const auto& row : rows) bounded.push_back(row.name);
   }
 
   cli::Progress progress("verify", "step", options.common.quiet);
   const size_t layers = options.layers.empty() ? statistics.header().layers.size() : options.layers.size();
-  const auto report = verify(statistics, rows.rows(), request, cli::layer_progress(progress, layers));
+  const auto report = verify(statistics, rows, request, cli::layer_progress(progress, layers));
   (options.json == "-" ? std::cerr : std::cout) << to_text(report, options.per_layer);
   write_json(options, to_json(report).dump(2) + '\n');
 

@@ -65,10 +65,11 @@ static VerifyReport calibrate(const fs::path& model_file, const fs::path& text_f
   request.windows = search.windows;
   request.first_query = search.first_query;
   request.probes = {0, 1};
-  RowList rows(codec, 1);
-  rows.add_baselines(reader.header().layers, kHandRatioK, kHandRatioV);
-  rows.add("rotations", std::move(rotations), clip.model_k.best_ratio, clip.model_v.best_ratio);
-  return verify(reader, rows.rows(), request, {});
+  const ScalarRows scalar{reader.header().layers, &codec};
+  auto rows = scalar.baselines(kHandRatioK, kHandRatioV);
+  rows.push_back(
+      scalar.row("rotations", &rotations.k, &rotations.v, clip.model_k.best_ratio, clip.model_v.best_ratio));
+  return verify(reader, rows, request, {});
 }
 
 int main(int argc, char** argv) {

@@ -34,20 +34,16 @@ TransformError transform_error(const LayerShape& shape, const Probe& probe, int 
   const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
   const int64_t samples = std::min<int64_t>(T, 64);
   const auto position = [&](int64_t i) { return i * T / samples; };
-  // A mean that the transform subtracts from the keys moves all logits of a query by one constant: compare
-  // differences from the first sampled key.
   double error = 0, power = 0;
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t t = position(i);
     const float* q = probe.q.data() + (t * shape.q_heads + head * H) * Dk;
     const float* q_cache = rows.q.data() + t * H * Dk;
-    double constant = 0;
     for (int64_t j = 0; j < samples; ++j) {
       const int64_t s = position(j);
       const double exact = dot(q, probe.k.data() + (s * shape.kv_heads + head) * Dk, Dk);
       const double cache = dot(q_cache, rows.k.data() + s * Dk, Dk);
-      if (j == 0) constant = cache - exact;
-      error += std::pow(cache - constant - exact, 2);
+      error += std::pow(cache - exact, 2);
       power += exact * exact;
     }
   }
@@ -104,8 +100,9 @@ static std::vector<double> channel_power(const float* rows, int64_t n, int64_t d
   return power;
 }
 
-AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows,
-                             int64_t first, int64_t last, const HistoryCodes& k, const HistoryCodes& v) {
+AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Transform& v_transform,
+                             const Windows& windows, int64_t first, int64_t last, const HistoryCodes& k,
+                             const HistoryCodes& v) {
   const int64_t H = shape.group(), N = last - first;
   const auto pairs = static_cast<size_t>(H * N), outputs = pairs * static_cast<size_t>(shape.dim_v);
   std::vector<double> kl(pairs), logit_error(pairs), logit_power(pairs);
@@ -143,12 +140,14 @@ AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, cons
     sum.logit_error += logit_error[i];
     sum.logit_power += logit_power[i];
   }
+  sum.q_power = channel_power(rows.q.data() + first * H * shape.dim_k, H * N, shape.dim_k);
+  sum.o_power = channel_power(o.data(), H * N, shape.dim_v);
+  for (auto* outputs : {&o, &o_codes, &o_keys, &o_values})
+    v_transform.outputs(outputs->data(), H * N, shape.dim_v);
   sum.output_error = squared_distance(o, o_codes);
   sum.output_error_k = squared_distance(o, o_keys);
   sum.output_error_v = squared_distance(o, o_values);
-  sum.q_power = channel_power(rows.q.data() + first * H * shape.dim_k, H * N, shape.dim_k);
-  sum.o_power = channel_power(o.data(), H * N, shape.dim_v);
-  for (const double power : sum.o_power) sum.output_power += power;
+  for (const double power : channel_power(o.data(), H * N, shape.dim_v)) sum.output_power += power;
   return sum;
 }
 

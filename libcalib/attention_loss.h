@@ -8,34 +8,36 @@
 namespace oscar {
 
 struct HeadRows {
-  std::vector<float> q;  // (T, H, Dk) q R^-T
-  std::vector<float> k;  // (T, Dk)    k R
-  std::vector<float> v;  // (T, Dv)    v R
+  std::vector<float> q;  // (T, H, Dk) q inverse^T
+  std::vector<float> k;  // (T, Dk)    k forward
+  std::vector<float> v;  // (T, Dv)    v forward
   int64_t tokens = 0;
 };
 HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
                    const Transform& v);
 
-// Relative Frobenius error of (q R^-T)(k R)^T against q k^T, and of v R R^-1 against v, on up to 64 rows
-// spread over the sequence, in double: the invertible part of a set-up, before anything is quantised.
+// Relative Frobenius error of (q inverse^T)(k forward)^T against q k^T, and of v forward inverse against v,
+// on up to 64 rows spread over the sequence, in double: the invertible part of a set-up, before anything is
+// quantised.
 struct TransformError {
   double logits = 0, values = 0;
 };
 TransformError transform_error(const LayerShape& shape, const Probe& probe, int head, const Transform& v,
                                const HeadRows& rows);
 
-// Sums over the query heads of one KV head and the measured queries. Norms are taken in the cache's basis,
-// which an orthogonal rotation keeps.
+// Sums over the query heads of one KV head and the measured queries. Outputs are compared in the model's
+// basis.
 struct AttentionLoss {
   int64_t count = 0;  // H * N
   double kl = 0, top1 = 0;
   double logit_error = 0, logit_power = 0;
   double output_power = 0, output_error = 0, output_error_k = 0, output_error_v = 0;
-  std::vector<double> q_power, o_power;  // (Dk), (Dv): sums of squares of a channel, q R^-T and p V R
+  std::vector<double> q_power, o_power;  // (Dk), (Dv): sums of squares of a channel in the cache's basis
   void add(const AttentionLoss& other);
 };
-// Queries [first, last) of the sequence; `last` <= rows.tokens.
-AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Windows& windows,
-                             int64_t first, int64_t last, const HistoryCodes& k, const HistoryCodes& v);
+// Queries [first, last) of the sequence; `last` <= rows.tokens. `v_transform` takes outputs back.
+AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Transform& v_transform,
+                             const Windows& windows, int64_t first, int64_t last, const HistoryCodes& k,
+                             const HistoryCodes& v);
 
 }  // namespace oscar

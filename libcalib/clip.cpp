@@ -40,12 +40,11 @@ std::string ratio_name(double ratio) {
 
 // Ratios that some layer tells apart. One of each kind stays: the hand ratio, else the smallest; "off" stands
 // for all that clip nothing, unless the codec refuses to run without a ratio.
-std::vector<double> distinct_ratios(const std::vector<double>& asked, Side side, const SideSetup& setup,
+std::vector<double> distinct_ratios(const std::vector<double>& asked, Side side, int groups,
                                     const std::vector<LayerShape>& shapes, std::vector<std::string>& notes) {
   const double hand = side == Side::K ? kHandRatioK : kHandRatioV;
   std::vector<double> ratios = asked;
   ratios.push_back(hand);
-  const int groups = setup.options.groups;
   ratios.push_back(groups == 1 || groups % 4 == 0 ? 0.0 : 1.0);
   std::sort(ratios.begin(), ratios.end());
   ratios.erase(std::unique(ratios.begin(), ratios.end()), ratios.end());
@@ -97,16 +96,18 @@ ClipCurve model_curve(const std::map<int, ClipCurve>& layers, double hand) {
 struct Pair {
   double k, v;
 };
-Pair losses(const LayerShape& shape, const std::vector<HeadRows>& heads, const SideSetup& k,
-            const SideSetup& v, const CodecOptions& k_options, const CodecOptions& v_options,
-            const Windows& windows, const std::vector<Block>& blocks) {
+Pair losses(const LayerShape& shape, const std::vector<HeadRows>& heads, const CacheCodes& codes,
+            double k_ratio, double v_ratio, const Windows& windows, const std::vector<Block>& blocks) {
   AttentionLoss sum;
-  for (const auto& rows : heads) {
-    const HistoryCodes k_codes(*k.codec, k_options, rows.k.data(), rows.tokens, shape.dim_k, windows);
-    const HistoryCodes v_codes(*v.codec, v_options, rows.v.data(), rows.tokens, shape.dim_v, windows);
-    for (const auto& block : blocks) {
-      sum.add(attention_loss(shape, rows, windows, block.first, block.last, k_codes, v_codes));
-    }
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    const auto& rows = heads[static_cast<size_t>(head)];
+    HeadCode k = codes.k.of(shape.layer, head), v = codes.v.of(shape.layer, head);
+    k.options.clip = k_ratio;
+    v.options.clip = v_ratio;
+    const HistoryCodes k_codes(k, rows.k.data(), rows.tokens, shape.dim_k, windows);
+    const HistoryCodes v_codes(v, rows.v.data(), rows.tokens, shape.dim_v, windows);
+    for (const auto& block : blocks)
+      sum.add(attention_loss(shape, rows, v.transform, windows, block.first, block.last, k_codes, v_codes));
   }
   return {sum.kl / static_cast<double>(sum.count),
           sum.output_error_v == 0 ? 0 : sum.output_error_v / sum.output_power};
@@ -126,14 +127,14 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
   }
   check_probes(header, options.probes, options.windows, options.first_query);
   const CodecOptions unclipped{.groups = groups, .clip = 1.0};
-  const SideSetup k_setup{.codec = &codec, .options = unclipped, .clip_by_layer = {}, .rotation = k};
-  const SideSetup v_setup{.codec = &codec, .options = unclipped, .clip_by_layer = {}, .rotation = v};
-  check_setup(k_setup, Side::K, shapes, options.windows, "clip search");
-  check_setup(v_setup, Side::V, shapes, options.windows, "clip search");
+  const CacheCodes codes{"clip search", scalar_codes(Side::K, shapes, k, codec, unclipped),
+                         scalar_codes(Side::V, shapes, v, codec, unclipped)};
+  check_codes(codes.k, Side::K, shapes, options.windows, codes.name);
+  check_codes(codes.v, Side::V, shapes, options.windows, codes.name);
 
   ClipReport report{.provenance = header.provenance,
-                    .objective_k = objective(k_setup),
-                    .objective_v = objective(v_setup),
+                    .objective_k = codes.k.objective,
+                    .objective_v = codes.v.objective,
                     .codec = std::string(codec.name),
                     .groups = groups,
                     .group_size_k = shapes.front().dim_k / groups,
@@ -141,8 +142,8 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
                     .options = options};
   // Queries without a history lose nothing at any ratio.
   report.options.first_query = std::max(options.first_query, options.windows.sink + options.windows.recent);
-  const auto k_ratios = distinct_ratios(options.ratios, Side::K, k_setup, shapes, report.notes);
-  const auto v_ratios = distinct_ratios(options.ratios, Side::V, v_setup, shapes, report.notes);
+  const auto k_ratios = distinct_ratios(options.ratios, Side::K, groups, shapes, report.notes);
+  const auto v_ratios = distinct_ratios(options.ratios, Side::V, groups, shapes, report.notes);
   const size_t steps = std::max(k_ratios.size(), v_ratios.size());
   const auto total = static_cast<int64_t>(shapes.size() * options.probes.size() * steps);
   int64_t done = 0;
@@ -155,13 +156,12 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
                                         options.seed + static_cast<uint64_t>(index));
       std::vector<HeadRows> heads;
       for (int head = 0; head < shape.kv_heads; ++head) {
-        heads.push_back(head_rows(shape, probe, head, head_transform(k_setup, shape.layer, head),
-                                  head_transform(v_setup, shape.layer, head)));
+        heads.push_back(head_rows(shape, probe, head, codes.k.of(shape.layer, head).transform,
+                                  codes.v.of(shape.layer, head).transform));
       }
       for (size_t i = 0; i < steps; ++i) {
         const size_t ki = std::min(i, k_ratios.size() - 1), vi = std::min(i, v_ratios.size() - 1);
-        const auto loss = losses(shape, heads, k_setup, v_setup, {.groups = groups, .clip = k_ratios[ki]},
-                                 {.groups = groups, .clip = v_ratios[vi]}, options.windows, blocks);
+        const auto loss = losses(shape, heads, codes, k_ratios[ki], v_ratios[vi], options.windows, blocks);
         const auto share = 1.0 / static_cast<double>(options.probes.size());
         if (i == ki) k_curve.loss[i] += share * loss.k;
         if (i == vi) v_curve.loss[i] += share * loss.v;

@@ -6,6 +6,7 @@
 // ratios are one and the same; a ratio whose index is D - 1 is the same as no clip. Such ratios are measured
 // once and kept as one point of the curve (`notes` says which).
 #pragma once
+#include "libcalib/rotation.h"
 #include "libcalib/verify.h"
 
 namespace oscar {

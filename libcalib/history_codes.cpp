@@ -5,12 +5,28 @@
 
 namespace oscar {
 
-HistoryCodes::HistoryCodes(const CodecInfo& codec, const CodecOptions& options, const float* rows,
-                           int64_t tokens, int dim, const Windows& windows)
+HistoryCodes::HistoryCodes(const HeadCode& code, const float* rows, int64_t tokens, int dim,
+                           const Windows& windows)
     : dim_(dim),
       first_(std::min(windows.sink, tokens)),
-      count_(std::max<int64_t>(0, tokens - windows.recent - first_)),
-      codes_(codec.encode(rows + first_ * dim, count_, dim, options)) {}
+      count_(std::max<int64_t>(0, tokens - windows.recent - first_)) {
+  const float* history = rows + first_ * dim;
+  std::vector<float> centred;
+  if (code.transform.mean.size()) {
+    const Vector offset = code.transform.offset(dim);
+    offset_.assign(offset.begin(), offset.end());
+    centred.assign(history, history + count_ * dim);
+    shift(centred.data(), count_, -1);
+    history = centred.data();
+  }
+  codes_ = code.codec->encode(history, count_, dim, code.options);
+}
+
+void HistoryCodes::shift(float* rows, int64_t count, float sign) const {
+  for (int64_t r = 0; r < count; ++r) {
+    for (int i = 0; i < dim_; ++i) rows[r * dim_ + i] += sign * offset_[static_cast<size_t>(i)];
+  }
+}
 
 void HistoryCodes::decode(int64_t first, int64_t count, float* rows) const {
   const int64_t begin = std::clamp(first, first_, first_ + count_);
@@ -19,8 +35,10 @@ void HistoryCodes::decode(int64_t first, int64_t count, float* rows) const {
     std::fill_n(rows, count * dim_, 0.0f);
     return;
   }
-  std::fill_n(rows, (begin - first) * dim_, 0.0f);
-  codes_->decode(begin - first_, end - begin, rows + (begin - first) * dim_);
+  float* coded = rows + (begin - first) * dim_;
+  std::fill(rows, coded, 0.0f);
+  codes_->decode(begin - first_, end - begin, coded);
+  if (!offset_.empty()) shift(coded, end - begin, 1);
   std::fill_n(rows + (end - first) * dim_, (first + count - end) * dim_, 0.0f);
 }
 
@@ -44,24 +62,33 @@ double CodeError::snr() const {
   return 10 * std::log10(power / error);
 }
 
-CodeError code_error(const HistoryCodes& codes, const float* rows, int dim, int groups) {
+CodeError code_error(const HistoryCodes& codes, const HeadCode& code, const float* rows, int dim) {
   constexpr int64_t kBlock = 256;
-  const int size = dim / groups;
+  const int groups = code.options.groups, size = dim / groups;
+  const Vector offset = code.transform.offset(dim);
   CodeError sum{.bytes = codes.bytes()};
-  std::vector<float> decoded(static_cast<size_t>(kBlock * dim));
+  std::vector<float> exact(static_cast<size_t>(kBlock * dim)), difference(exact.size());
   const int64_t last = codes.first() + codes.count();
   for (int64_t first = codes.first(); first < last; first += kBlock) {
     const int64_t count = std::min(kBlock, last - first);
-    codes.decode(first, count, decoded.data());
-    const float* exact = rows + first * dim;
-    for (int64_t i = 0; i < count * dim; ++i) {
-      const double x = exact[i], difference = x - decoded[static_cast<size_t>(i)];
-      sum.power += x * x;
-      sum.error += difference * difference;
-    }
+    std::copy_n(rows + first * dim, count * dim, exact.data());
+    codes.decode(first, count, difference.data());
+    for (int64_t i = 0; i < count * dim; ++i)
+      difference[static_cast<size_t>(i)] = exact[static_cast<size_t>(i)] - difference[static_cast<size_t>(i)];
     for (int64_t i = 0; i < count * dim; i += size) {
-      const auto [low, high] = std::minmax_element(exact + i, exact + i + size);
-      sum.range += static_cast<double>(*high) - *low;
+      float low = INFINITY, high = -INFINITY;
+      for (int64_t j = i; j < i + size; ++j) {
+        const float coded = exact[static_cast<size_t>(j)] - static_cast<float>(offset[j % dim]);
+        low = std::min(low, coded);
+        high = std::max(high, coded);
+      }
+      sum.range += static_cast<double>(high) - low;
+    }
+    code.transform.outputs(exact.data(), count, dim);
+    code.transform.outputs(difference.data(), count, dim);
+    for (int64_t i = 0; i < count * dim; ++i) {
+      sum.power += std::pow(static_cast<double>(exact[static_cast<size_t>(i)]), 2);
+      sum.error += std::pow(static_cast<double>(difference[static_cast<size_t>(i)]), 2);
     }
     sum.elements += count * dim;
     sum.groups += count * groups;

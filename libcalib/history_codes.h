@@ -5,17 +5,17 @@
 #include <vector>
 
 #include "kernels/diagnose.h"
-#include "libcalib/codecs/codec.h"
+#include "libcalib/codes.h"
 #include "libcalib/types.h"
 
 namespace oscar {
 
 class HistoryCodes {
  public:
-  // rows (T, D) in the cache's basis. Encoded are sink <= s <= T - 1 - recent, the history of the last query;
-  // the codec's refusals (std::invalid_argument) pass through.
-  HistoryCodes(const CodecInfo& codec, const CodecOptions& options, const float* rows, int64_t tokens,
-               int dim, const Windows& windows);
+  // rows (T, D) in the cache's basis, x forward. Encoded are sink <= s <= T - 1 - recent, the history of the
+  // last query, without the transform's offset, which decode() puts back; the codec's refusals
+  // (std::invalid_argument) pass through.
+  HistoryCodes(const HeadCode& code, const float* rows, int64_t tokens, int dim, const Windows& windows);
 
   int64_t first() const { return first_; }
   int64_t count() const { return count_; }
@@ -26,14 +26,18 @@ class HistoryCodes {
   CodeRows view() const;  // borrows *this
 
  private:
+  void shift(float* rows, int64_t count, float sign) const;  // rows += sign * offset
+
   int dim_;
   int64_t first_, count_;
+  std::vector<float> offset_;  // (D), or empty
   std::unique_ptr<EncodedRows> codes_;
 };
 
-// Of what the codes of a history lose, added over heads and sequences.
+// Of what the codes of a history lose, added over heads and sequences: in the model's own basis, so that
+// set-ups compare; the range is the codec's own view.
 struct CodeError {
-  double power = 0, error = 0, range = 0;  // sums of x^2, (x - x^)^2 and max - min of a group
+  double power = 0, error = 0, range = 0;  // sums of x^2, (x - x^)^2 and max - min of a group as coded
   int64_t elements = 0, groups = 0;
   size_t bytes = 0;
   void add(const CodeError& other);
@@ -42,6 +46,7 @@ struct CodeError {
   double snr() const;  // dB; infinite for exact codes
   double range_mean() const { return range / static_cast<double>(groups); }
 };
-CodeError code_error(const HistoryCodes& codes, const float* rows, int dim, int groups);  // rows (T, D)
+// rows (T, D) in the cache's basis, as HistoryCodes was given them.
+CodeError code_error(const HistoryCodes& codes, const HeadCode& code, const float* rows, int dim);
 
 }  // namespace oscar

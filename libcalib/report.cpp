@@ -49,16 +49,13 @@ Json to_json(const VerifyReport& report) {
   for (const auto& row : report.rows) {
     Json entry;
     entry["name"] = row.name;
-    entry["codec_k"] = row.codec_k;
-    entry["codec_v"] = row.codec_v;
-    entry["objective_k"] = row.objective_k;
-    entry["objective_v"] = row.objective_v;
-    entry["groups_k"] = row.groups_k;
-    entry["groups_v"] = row.groups_v;
-    entry["clip_k"] = row.clip_k;
-    entry["clip_v"] = row.clip_v;
-    entry["bits_k"] = row.bits_k;
-    entry["bits_v"] = row.bits_v;
+    for (const auto& [side, body] : {std::pair{'k', &row.k}, {'v', &row.v}}) {
+      entry[fmt::format("codec_{}", side)] = body->codec;
+      entry[fmt::format("objective_{}", side)] = body->objective;
+      entry[fmt::format("groups_{}", side)] = body->groups;
+      entry[fmt::format("clip_{}", side)] = body->clip;
+      entry[fmt::format("bits_{}", side)] = body->bits;
+    }
     entry["mean"] = Json::object();
     add_diagnostics(entry["mean"], row.mean);
     entry["layers"] = Json::array();

@@ -47,8 +47,8 @@ std::string list(const std::vector<T>& values) {
 }
 
 std::string setup_line(const RowReport& row) {
-  return fmt::format("{} / {}, clip {} / {}", row.objective_k, row.objective_v, ratio(row.clip_k),
-                     ratio(row.clip_v));
+  return fmt::format("{} / {}, clip {} / {}", row.k.objective, row.v.objective, ratio(row.k.clip),
+                     ratio(row.v.clip));
 }
 
 std::vector<const RowReport*> by_kl(const VerifyReport& report) {
@@ -71,7 +71,7 @@ std::string to_text(const VerifyReport& report, bool per_layer) {
                "SNR K", "SNR V", "set-up K / V"});
   for (const auto* row : by_kl(report)) {
     const auto& m = row->mean;
-    table.row({row->name, fmt::format("{:.2f}", row->bits_k), fmt::format("{:.2f}", row->bits_v),
+    table.row({row->name, fmt::format("{:.2f}", row->k.bits), fmt::format("{:.2f}", row->v.bits),
                loss(m.attention_kl), loss(m.output_error), loss(m.logit_error), fmt::format("{:.3f}", m.top1),
                loss(m.output_error_k), loss(m.output_error_v), decibel(m.snr_k), decibel(m.snr_v),
                setup_line(*row)});

@@ -7,20 +7,32 @@
 
 namespace oscar {
 
-CodecOptions layer_options(const SideSetup& setup, int layer) {
-  auto options = setup.options;
-  if (const auto own = setup.clip_by_layer.find(layer); own != setup.clip_by_layer.end())
-    options.clip = own->second;
-  return options;
-}
-
-Transform head_transform(const SideSetup& setup, int layer, int head) {
-  if (!setup.rotation) return {};
-  return {.forward = setup.rotation->layers.at(layer).of_head(head), .inverse = {}, .mean = {}};
-}
-
-std::string objective(const SideSetup& setup) {
-  return setup.rotation ? setup.rotation->objective : "identity";
+SideCodes scalar_codes(Side side, const std::vector<LayerShape>& shapes, const RotationSet* rotation,
+                       const CodecInfo& codec, const CodecOptions& options,
+                       const std::map<int, double>& clip_by_layer) {
+  if (rotation && rotation->side != side) {
+    throw invalid("rotation '{}' is for {}, it was given for {}", rotation->objective,
+                  side_name(rotation->side), side_name(side));
+  }
+  SideCodes codes{.side = side, .objective = rotation ? rotation->objective : "identity", .layers = {}};
+  for (const auto& shape : shapes) {
+    HeadCode head{.transform = {}, .codec = &codec, .options = options, .eigenvalues = {}};
+    if (const auto own = clip_by_layer.find(shape.layer); own != clip_by_layer.end())
+      head.options.clip = own->second;
+    if (!rotation) {
+      codes.layers[shape.layer] = {head};
+      continue;
+    }
+    const auto found = rotation->layers.find(shape.layer);
+    if (found == rotation->layers.end()) continue;
+    auto& heads = codes.layers[shape.layer];
+    for (size_t h = 0; h < found->second.rotation.size(); ++h) {
+      head.transform.forward = found->second.rotation[h];
+      if (h < found->second.eigenvalues.size()) head.eigenvalues = found->second.eigenvalues[h];
+      heads.push_back(head);
+    }
+  }
+  return codes;
 }
 
 std::vector<LayerShape> select_layers(const StatisticsHeader& header, const std::vector<int>& layers) {
@@ -87,44 +99,51 @@ Probe load_probe(const StatisticsReader& statistics, const LayerShape& shape, in
   return probe;
 }
 
-static void check_rotation(const RotationSet& set, Side side, const LayerShape& shape,
-                           const std::string& row) {
-  if (set.side != side) {
-    throw invalid("row '{}': rotation '{}' is for {}, it was given for {}", row, set.objective,
-                  side_name(set.side), side_name(side));
+static void check_layer(const std::vector<HeadCode>& heads, const SideCodes& codes, const LayerShape& shape,
+                        const std::string& row) {
+  const int dim = shape.dim(codes.side);
+  if (heads.size() != 1 && heads.size() != static_cast<size_t>(shape.kv_heads)) {
+    throw invalid("row '{}', layer {}: the {} codes '{}' have {} heads, the statistics have {} KV heads", row,
+                  shape.layer, side_name(codes.side), codes.objective, heads.size(), shape.kv_heads);
   }
-  const auto found = set.layers.find(shape.layer);
-  if (found == set.layers.end()) {
-    std::vector<int> known;
-    for (const auto& [id, layer] : set.layers) known.push_back(id);
-    throw invalid("row '{}': the {} rotation '{}' has no layer {} of the statistics; it has {}", row,
-                  side_name(side), set.objective, shape.layer, fmt::join(known, ", "));
-  }
-  const auto& rotations = found->second.rotation;
-  if (rotations.size() != 1 && rotations.size() != static_cast<size_t>(shape.kv_heads)) {
-    throw invalid("row '{}', layer {}: the {} rotation has {} heads, the statistics have {} KV heads", row,
-                  shape.layer, side_name(side), rotations.size(), shape.kv_heads);
-  }
-  for (const auto& rotation : rotations) {
-    if (rotation.rows() != shape.dim(side) || rotation.cols() != shape.dim(side)) {
+  for (const auto& head : heads) {
+    const auto& [forward, inverse, mean] = head.transform;
+    for (const Matrix* map : {&forward, &inverse}) {
+      if (map->size() == 0 || (map->rows() == dim && map->cols() == dim)) continue;
       throw invalid("row '{}', layer {}: the {} rotation is {} x {}, the statistics have head dim {}", row,
-                    shape.layer, side_name(side), rotation.rows(), rotation.cols(), shape.dim(side));
+                    shape.layer, side_name(codes.side), map->rows(), map->cols(), dim);
     }
+    if (mean.size() != 0 && mean.size() != dim) {
+      throw invalid("row '{}', layer {}: the {} mean has {} elements, the statistics have head dim {}", row,
+                    shape.layer, side_name(codes.side), mean.size(), dim);
+    }
+    head.codec->encode(nullptr, 0, dim, head.options);  // for its refusals
   }
 }
 
-void check_setup(const SideSetup& setup, Side side, const std::vector<LayerShape>& shapes,
+void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape>& shapes,
                  const Windows& windows, const std::string& row) {
-  const auto multiple = setup.codec->window_multiple;
-  for (const auto& [name, value] : {std::pair{"sink", windows.sink}, {"recent", windows.recent}}) {
-    if (value % multiple != 0) {
-      throw invalid("row '{}': {} window of {} tokens: codec {} moves pages of {} tokens, use a multiple",
-                    row, name, value, setup.codec->name, multiple);
-    }
+  if (codes.side != side) {
+    throw invalid("row '{}': codes '{}' are for {}, they were given for {}", row, codes.objective,
+                  side_name(codes.side), side_name(side));
   }
   for (const auto& shape : shapes) {
-    if (setup.rotation) check_rotation(*setup.rotation, side, shape, row);
-    setup.codec->encode(nullptr, 0, shape.dim(side), layer_options(setup, shape.layer));  // for its refusals
+    const auto found = codes.layers.find(shape.layer);
+    if (found == codes.layers.end()) {
+      std::vector<int> known;
+      for (const auto& [id, heads] : codes.layers) known.push_back(id);
+      throw invalid("row '{}': the {} codes '{}' have no layer {} of the statistics; they have {}", row,
+                    side_name(side), codes.objective, shape.layer, fmt::join(known, ", "));
+    }
+    check_layer(found->second, codes, shape, row);
+    for (const auto& head : found->second) {
+      const auto multiple = head.codec->window_multiple;
+      for (const auto& [name, value] : {std::pair{"sink", windows.sink}, {"recent", windows.recent}}) {
+        if (value % multiple == 0) continue;
+        throw invalid("row '{}': {} window of {} tokens: codec {} moves pages of {} tokens, use a multiple",
+                      row, name, value, head.codec->name, multiple);
+      }
+    }
   }
 }
 

@@ -1,21 +1,24 @@
-// What verify and the clip search ask of a set-up before they start, and how they read it layer by layer.
+// What verify and the clip search ask of a cache's codes before they start, and how they read probes.
 #pragma once
-#include "libcalib/verify.h"
+#include "libcalib/artifacts/statistics_file.h"
+#include "libcalib/codes.h"
+#include "libcalib/rotation.h"
 
 namespace oscar {
 
-CodecOptions layer_options(const SideSetup& setup, int layer);  // with the layer's own clip ratio, if any
-Transform head_transform(const SideSetup& setup, int layer, int head);
-std::string objective(const SideSetup& setup);  // "identity" without a rotation
+// One scalar codec for all layers; without a rotation (nullptr) rows are coded as they are. Layers that the
+// rotation does not have are left out: check_codes() says so. `clip_by_layer` goes before options.clip.
+SideCodes scalar_codes(Side side, const std::vector<LayerShape>& shapes, const RotationSet* rotation,
+                       const CodecInfo& codec, const CodecOptions& options,
+                       const std::map<int, double>& clip_by_layer = {});
 
 // All of these throw std::invalid_argument that names what was asked for and what there is.
 std::vector<LayerShape> select_layers(const StatisticsHeader& header,
                                       const std::vector<int>& layers);  // empty: all
 void check_probes(const StatisticsHeader& header, const std::vector<int>& probes, const Windows& windows,
                   int64_t first_query);
-// The rotation covers every layer with the right dims and heads; the codec takes the dims, groups, clip and
-// windows.
-void check_setup(const SideSetup& setup, Side side, const std::vector<LayerShape>& shapes,
+// The codes cover every layer with the right dims and heads; the codecs take the dims, options and windows.
+void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape>& shapes,
                  const Windows& windows, const std::string& row);
 
 // std::runtime_error naming layer, probe and row when a value is NaN or infinite.

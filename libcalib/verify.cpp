@@ -32,42 +32,47 @@ double ratio(double error, double power) {
 void check_transform(const std::string& place, const TransformError& error) {
   const auto refuse = [&](const char* identity, const char* side, double found) {
     return failure(
-        "{}: {} fails by {:.3g} (relative, limit {}): the {} rotation is not orthogonal, or not for this "
-        "model",
+        "{}: {} fails by {:.3g} (relative, limit {}): the {} transform is not invertible as stored (a "
+        "rotation must be "
+        "orthogonal), or not for this model",
         place, identity, found, kTransformTolerance, side);
   };
   if (!(error.logits <= kTransformTolerance)) throw refuse("(qR)(kR)^T = qk^T", "K", error.logits);
-  if (!(error.values <= kTransformTolerance)) throw refuse("vRR^T = v", "V", error.values);
+  if (!(error.values <= kTransformTolerance)) throw refuse("vRR^-1 = v", "V", error.values);
 }
 
 struct Measured {
   LayerDiagnostics diagnostics;
   CodeError k, v;
+  std::vector<AttentionLoss> buckets;
 };
 
 // One row on one probe of one layer.
-Measured measure(const VerifyRow& row, const LayerShape& shape, const Probe& probe,
-                 const VerifyOptions& options) {
+Measured measure(const CacheCodes& row, const LayerShape& shape, const Probe& probe, const Windows& windows,
+                 const std::vector<PositionBucket>& buckets) {
   Measured result;
   auto& d = result.diagnostics;
-  const CodecOptions k_options = layer_options(row.k, shape.layer),
-                     v_options = layer_options(row.v, shape.layer);
+  result.buckets.resize(buckets.size());
   AttentionLoss layer;
   for (int head = 0; head < shape.kv_heads; ++head) {
-    const Transform k = head_transform(row.k, shape.layer, head),
-                    v = head_transform(row.v, shape.layer, head);
-    const HeadRows rows = head_rows(shape, probe, head, k, v);
+    const HeadCode &k = row.k.of(shape.layer, head), &v = row.v.of(shape.layer, head);
+    const HeadRows rows = head_rows(shape, probe, head, k.transform, v.transform);
     check_transform(fmt::format("row '{}', layer {}, KV head {}", row.name, shape.layer, head),
-                    transform_error(shape, probe, head, v, rows));
-    const HistoryCodes k_codes(*row.k.codec, k_options, rows.k.data(), rows.tokens, shape.dim_k,
-                               options.windows);
-    const HistoryCodes v_codes(*row.v.codec, v_options, rows.v.data(), rows.tokens, shape.dim_v,
-                               options.windows);
-    result.k.add(code_error(k_codes, rows.k.data(), shape.dim_k, k_options.groups));
-    result.v.add(code_error(v_codes, rows.v.data(), shape.dim_v, v_options.groups));
+                    transform_error(shape, probe, head, v.transform, rows));
+    const HistoryCodes k_codes(k, rows.k.data(), rows.tokens, shape.dim_k, windows);
+    const HistoryCodes v_codes(v, rows.v.data(), rows.tokens, shape.dim_v, windows);
+    result.k.add(code_error(k_codes, k, rows.k.data(), shape.dim_k));
+    result.v.add(code_error(v_codes, v, rows.v.data(), shape.dim_v));
 
-    const AttentionLoss loss =
-        attention_loss(shape, rows, options.windows, options.first_query, rows.tokens, k_codes, v_codes);
+    AttentionLoss loss;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const int64_t last = std::min(buckets[b].last, rows.tokens);
+      if (buckets[b].first >= last) continue;
+      const AttentionLoss part =
+          attention_loss(shape, rows, v.transform, windows, buckets[b].first, last, k_codes, v_codes);
+      loss.add(part);
+      result.buckets[b].add(part);
+    }
     d.head_kl.push_back(loss.kl / static_cast<double>(loss.count));
     d.head_output_error.push_back(ratio(loss.output_error, loss.output_power));
     d.flatness_k += flatness(loss.q_power) / shape.kv_heads;
@@ -90,10 +95,16 @@ Measured measure(const VerifyRow& row, const LayerShape& shape, const Probe& pro
   return result;
 }
 
-// sum += part / n, every number and every head.
+// sum += part / n, every number, bucket and head.
 void add_share(LayerDiagnostics& sum, const LayerDiagnostics& part, size_t n) {
   const auto share = 1.0 / static_cast<double>(n);
   for (const auto& info : diagnostic_table()) sum.*info.field += share * (part.*info.field);
+  sum.bucket_kl.resize(part.bucket_kl.size());
+  sum.bucket_output_error.resize(part.bucket_kl.size());
+  for (size_t b = 0; b < part.bucket_kl.size(); ++b) {
+    sum.bucket_kl[b] += share * part.bucket_kl[b];
+    sum.bucket_output_error[b] += share * part.bucket_output_error[b];
+  }
   sum.head_kl.resize(part.head_kl.size());
   sum.head_output_error.resize(part.head_output_error.size());
   for (size_t h = 0; h < part.head_kl.size(); ++h) {
@@ -102,16 +113,10 @@ void add_share(LayerDiagnostics& sum, const LayerDiagnostics& part, size_t n) {
   }
 }
 
-RowReport blank(const VerifyRow& row) {
-  return {.name = row.name,
-          .codec_k = std::string(row.k.codec->name),
-          .codec_v = std::string(row.v.codec->name),
-          .objective_k = objective(row.k),
-          .objective_v = objective(row.v),
-          .groups_k = row.k.options.groups,
-          .groups_v = row.v.options.groups,
-          .clip_k = row.k.options.clip,
-          .clip_v = row.v.options.clip};
+SideReport blank(const SideCodes& codes) {
+  const CodecOptions& first = codes.layers.begin()->second.front().options;
+  return {
+      .codec = codec_names(codes), .objective = codes.objective, .groups = first.groups, .clip = first.clip};
 }
 
 double mean_alignment(const LayerShape& shape, const Probe& probe) {
@@ -122,28 +127,51 @@ double mean_alignment(const LayerShape& shape, const Probe& probe) {
   return sum / shape.kv_heads;
 }
 
-std::string path_of(const std::vector<VerifyRow>& rows) {
+std::string path_of(const std::vector<CacheCodes>& rows) {
   std::vector<std::string_view> storages;
   for (const auto& row : rows) {
-    for (const auto* codec : {row.k.codec, row.v.codec}) {
-      if (std::ranges::find(storages, codec->storage) == storages.end()) storages.push_back(codec->storage);
+    for (const auto* side : {&row.k, &row.v}) {
+      for (const auto& [id, heads] : side->layers) {
+        for (const auto& head : heads) {
+          const auto storage = head.codec->storage;
+          if (std::ranges::find(storages, storage) == storages.end()) storages.push_back(storage);
+        }
+      }
     }
   }
   return fmt::format("{}, CPU {}", fmt::join(storages, " + "), cpu_level());
 }
 
+void check_rows(const std::vector<CacheCodes>& rows, const std::vector<LayerShape>& shapes,
+                const Windows& windows) {
+  if (rows.empty()) throw invalid("verify: no rows: expected at least one set-up to measure");
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t other = 0; other < r; ++other) {
+      if (rows[r].name != rows[other].name) continue;
+      throw invalid("two rows are called '{}': give them names of their own, NAME=…", rows[r].name);
+    }
+    check_codes(rows[r].k, Side::K, shapes, windows, rows[r].name);
+    check_codes(rows[r].v, Side::V, shapes, windows, rows[r].name);
+  }
+}
+
 }  // namespace
 
-VerifyReport verify(const StatisticsReader& statistics, const std::vector<VerifyRow>& rows,
+std::vector<PositionBucket> position_buckets(int64_t first_query, int64_t tokens) {
+  std::vector<PositionBucket> buckets;
+  int64_t edge = 1;
+  while (edge <= first_query) edge *= 2;
+  for (int64_t first = first_query; first < tokens; first = edge, edge *= 2)
+    buckets.push_back({first, std::min(edge, tokens)});
+  return buckets;
+}
+
+VerifyReport verify(const StatisticsReader& statistics, const std::vector<CacheCodes>& rows,
                     const VerifyOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   const auto& header = statistics.header();
-  if (rows.empty()) throw invalid("verify: no rows: expected at least one set-up to measure");
   const auto shapes = select_layers(header, options.layers);
   check_probes(header, options.probes, options.windows, options.first_query);
-  for (const auto& row : rows) {
-    check_setup(row.k, Side::K, shapes, options.windows, row.name);
-    check_setup(row.v, Side::V, shapes, options.windows, row.name);
-  }
+  check_rows(rows, shapes, options.windows);
 
   VerifyReport report{.provenance = header.provenance,
                       .windows = options.windows,
@@ -152,30 +180,42 @@ VerifyReport verify(const StatisticsReader& statistics, const std::vector<Verify
                       .path = path_of(rows)};
   for (const int probe : options.probes)
     report.probe_tokens.push_back(header.probe_lengths[static_cast<size_t>(probe)]);
-  for (const auto& row : rows) report.rows.push_back(blank(row));
+  report.buckets = position_buckets(options.first_query, std::ranges::max(report.probe_tokens));
+  for (const auto& row : rows)
+    report.rows.push_back({.name = row.name, .k = blank(row.k), .v = blank(row.v)});
   std::vector<CodeError> k_total(rows.size()), v_total(rows.size());
 
   const auto total = static_cast<int64_t>(shapes.size() * options.probes.size() * rows.size());
   int64_t done = 0;
   for (const auto& shape : shapes) {
     for (auto& row : report.rows) row.layers.push_back({.layer = shape.layer});
+    std::vector<std::vector<AttentionLoss>> pooled(rows.size(),
+                                                   std::vector<AttentionLoss>(report.buckets.size()));
     for (const int index : options.probes) {
       const Probe probe = load_probe(statistics, shape, index);
       const double aligned = mean_alignment(shape, probe);
       for (size_t r = 0; r < rows.size(); ++r) {
-        auto measured = measure(rows[r], shape, probe, options);
+        auto measured = measure(rows[r], shape, probe, options.windows, report.buckets);
         measured.diagnostics.alignment = aligned;
         add_share(report.rows[r].layers.back(), measured.diagnostics, options.probes.size());
+        for (size_t b = 0; b < pooled[r].size(); ++b) pooled[r][b].add(measured.buckets[b]);
         k_total[r].add(measured.k);
         v_total[r].add(measured.v);
         if (progress) progress(++done, total);
       }
     }
+    for (size_t r = 0; r < rows.size(); ++r) {
+      auto& layer = report.rows[r].layers.back();
+      for (const auto& loss : pooled[r]) {
+        layer.bucket_kl.push_back(loss.kl / static_cast<double>(loss.count));
+        layer.bucket_output_error.push_back(ratio(loss.output_error, loss.output_power));
+      }
+    }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
     auto& row = report.rows[r];
-    row.bits_k = k_total[r].bits();
-    row.bits_v = v_total[r].bits();
+    row.k.bits = k_total[r].bits();
+    row.v.bits = v_total[r].bits();
     for (const auto& layer : row.layers) add_share(row.mean, layer, row.layers.size());
     row.mean.layer = -1;
     row.mean.head_kl.clear();

@@ -5,22 +5,10 @@
 #include <optional>
 
 #include "libcalib/artifacts/statistics_file.h"
-#include "libcalib/codecs/codec.h"
-#include "libcalib/rotation.h"
-#include "libcalib/transforms/transform.h"
+#include "libcalib/codes.h"
+#include "libcalib/end_to_end.h"
 
 namespace oscar {
-
-struct SideSetup {
-  const CodecInfo* codec = nullptr;
-  CodecOptions options;  // clip of layers not in `clip_by_layer`
-  std::map<int, double> clip_by_layer;
-  const RotationSet* rotation = nullptr;  // nullptr: identity
-};
-struct VerifyRow {
-  std::string name;
-  SideSetup k, v;
-};
 
 struct VerifyOptions {
   Windows windows;
@@ -45,7 +33,8 @@ struct LayerDiagnostics {
                           // Sigma_Q for K and Sigma_O for V, of the counted queries
   double range_k = 0, range_v = 0;  // mean (max - min) of a group of a history row before clipping
   double alignment = 0;             // overlap of the top-8 eigenspaces of Sigma_Q and Sigma_K, 0..1
-  std::vector<double> head_kl{}, head_output_error{};  // (Hkv); empty in `mean`
+  std::vector<double> head_kl{}, head_output_error{};      // (Hkv); empty in `mean`
+  std::vector<double> bucket_kl{}, bucket_output_error{};  // by position, see VerifyReport::buckets
 };
 // The numbers of LayerDiagnostics by name, in the order of reports: means and JSON keys are made from this
 // table.
@@ -55,31 +44,47 @@ struct DiagnosticInfo {
 };
 std::span<const DiagnosticInfo> diagnostic_table();
 
-struct RowReport {
-  std::string name, codec_k, codec_v;
-  std::string objective_k, objective_v;  // of the rotations; "identity" without one
-  int groups_k = 1, groups_v = 1;
-  double clip_k = 0, clip_v = 0;  // ratios of layers without their own
-  double bits_k = 0, bits_v = 0;  // measured: bytes held * 8 / elements, history rows only
-  LayerDiagnostics mean{};        // layer = -1
-  std::vector<LayerDiagnostics> layers{};
+// Of a row's codes: everything of SideReport but `bits` is what the set-up says, of its first head where
+// heads differ.
+struct SideReport {
+  std::string codec;      // distinct names, or codebook shapes, joined by '+'
+  std::string objective;  // "identity" without a transform
+  int groups = 1;
+  double clip = 0;
+  double bits = 0;  // measured: bytes held * 8 / elements, history rows only
 };
+struct RowReport {
+  std::string name;
+  SideReport k{}, v{};
+  LayerDiagnostics mean{};  // layer = -1
+  std::vector<LayerDiagnostics> layers{};
+  std::optional<EndToEndResult> end_to_end{};
+};
+struct PositionBucket {
+  int64_t first = 0, last = 0;  // query positions [first, last)
+};
+// Doubling positions from the smallest power of two below the first counted query on.
+std::vector<PositionBucket> position_buckets(int64_t first_query, int64_t tokens);
+
 struct VerifyReport {
   Provenance provenance;
   Windows windows;
   int64_t first_query = 0;
   std::vector<int> probes;
   std::vector<int64_t> probe_tokens{};
+  std::vector<PositionBucket> buckets{};
   std::string path;  // which code really ran: "packed INT2, CPU avx2"
   std::vector<RowReport> rows{};
+  std::optional<EndToEndResult>
+      exact{};  // the model without a quantised cache, where end-to-end was asked for
 };
 
 // progress(done, total) is called after each step (a layer, a probe, a row); may be empty. A probe's figures
 // are sums over the query heads and counted queries of a layer, then ratios; then means over probes, then
-// over layers. One layer's probe is in memory at a time. Checks (qR)(kR)^T = qk^T and vRR^-1 = v on real rows
-// before anything is quantised (std::runtime_error names row, layer and error); what cannot be measured at
-// all is std::invalid_argument.
-VerifyReport verify(const StatisticsReader& statistics, const std::vector<VerifyRow>& rows,
+// over layers. One layer's probe is in memory at a time. Checks (q inverse^T)(k forward)^T = qk^T and v
+// forward inverse = v on real rows before anything is quantised (std::runtime_error names row, layer and
+// error); what cannot be measured at all is std::invalid_argument.
+VerifyReport verify(const StatisticsReader& statistics, const std::vector<CacheCodes>& rows,
                     const VerifyOptions& options, const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace oscar

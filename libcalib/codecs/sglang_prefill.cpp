@@ -14,7 +14,8 @@ namespace {
 
 // What the engine's launchers demand of a row; anything else would be refused there, or worse, run.
 void check_options(int64_t n, int dim, const CodecOptions& options) {
-  const auto [groups, clip] = options;
+  const int groups = options.groups;
+  const double clip = options.clip;
   if (n < 0) throw invalid("codec sglang-prefill: {} rows", n);
   if (dim < 4 || !std::has_single_bit(static_cast<unsigned>(dim))) {
     throw invalid(

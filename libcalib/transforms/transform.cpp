@@ -13,18 +13,14 @@ using ConstRows = Eigen::Map<const FloatMatrix, 0, Eigen::OuterStride<>>;
 // floats.
 constexpr int64_t kBlock = 256;
 
-// out = (in - before) map + after; an empty map is the identity, an empty row zero.
-void apply(const float* in, int64_t stride, int64_t n, int dim, const Matrix& map, const Vector& before,
-           const Vector& after, float* out) {
+// out = in map; an empty map is the identity.
+void apply(const float* in, int64_t stride, int64_t n, int dim, const Matrix& map, float* out) {
   const FloatMatrix product = map.cast<float>();
-  const Eigen::RowVectorXf shift = before.transpose().cast<float>(), offset = after.transpose().cast<float>();
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < n; first += kBlock) {
     const int64_t count = std::min(kBlock, n - first);
     FloatMatrix x = ConstRows(in + first * stride, count, dim, Eigen::OuterStride<>(stride));
-    if (shift.size()) x.rowwise() -= shift;
     if (product.size()) x = (x * product).eval();
-    if (offset.size()) x.rowwise() += offset;
     Rows(out + first * dim, count, dim, Eigen::OuterStride<>(dim)) = x;
   }
 }
@@ -32,15 +28,20 @@ void apply(const float* in, int64_t stride, int64_t n, int dim, const Matrix& ma
 }  // namespace
 
 void Transform::rows(const float* in, int64_t stride, int64_t n, int dim, float* out) const {
-  apply(in, stride, n, dim, forward, mean, Vector(), out);
+  apply(in, stride, n, dim, forward, out);
 }
 
 void Transform::queries(const float* in, int64_t stride, int64_t n, int dim, float* out) const {
-  apply(in, stride, n, dim, inverse.size() ? Matrix(inverse.transpose()) : forward, Vector(), Vector(), out);
+  apply(in, stride, n, dim, inverse.size() ? Matrix(inverse.transpose()) : forward, out);
 }
 
 void Transform::outputs(float* rows, int64_t n, int dim) const {
-  apply(rows, dim, n, dim, inverse.size() ? inverse : Matrix(forward.transpose()), Vector(), mean, rows);
+  apply(rows, dim, n, dim, inverse.size() ? inverse : Matrix(forward.transpose()), rows);
+}
+
+Vector Transform::offset(int dim) const {
+  if (!mean.size()) return Vector::Zero(dim);
+  return forward.size() ? Vector(forward.transpose() * mean) : mean;
 }
 
 }  // namespace oscar

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "libcalib/setup.h"
 #include "tests/calib/measure_support.h"
 
 namespace oscar::test {
@@ -89,8 +90,7 @@ TEST(Clip, LossesAreThoseOfVerify) {
   const auto report = search_clip(statistics, &k, &v, codec(), 1, request, {});
   EXPECT_EQ(report.objective_k, "random");
   const auto side = [&](const RotationSet& set) {
-    return SideSetup{
-        .codec = &codec(), .options = {.groups = 1, .clip = 0.8}, .clip_by_layer = {}, .rotation = &set};
+    return scalar_codes(set.side, shapes, &set, codec(), {.groups = 1, .clip = 0.8});
   };
   const auto verified =
       verify(statistics, {{"r", side(k), side(v)}},

@@ -27,25 +27,16 @@ VerifyReport sample() {
   report.provenance.model_name = "toy";
   report.provenance.model_digest = "abc";
   report.rows.push_back({.name = "naive",
-                         .codec_k = "sglang-prefill",
-                         .codec_v = "sglang-prefill",
-                         .objective_k = "identity",
-                         .objective_v = "identity",
-                         .bits_k = 2.5,
-                         .bits_v = 2.5,
+                         .k = {.codec = "sglang-prefill", .objective = "identity", .bits = 2.5},
+                         .v = {.codec = "sglang-prefill", .objective = "identity", .bits = 2.5},
                          .mean = layer(-1, 0.5, 0.4),
                          .layers = {layer(0, 0.25, 0.3), layer(7, 0.75, 0.5)}});
-  report.rows.push_back({.name = "mine",
-                         .codec_k = "sglang-prefill",
-                         .codec_v = "sglang-prefill",
-                         .objective_k = "qqt_r_h_pbr",
-                         .objective_v = "sst_r_h_pbr",
-                         .clip_k = .96,
-                         .clip_v = .92,
-                         .bits_k = 2.5,
-                         .bits_v = 2.5,
-                         .mean = layer(-1, 0.1, 0.05),
-                         .layers = {layer(0, 0.05, 0.02), layer(7, 0.15, 0.08)}});
+  report.rows.push_back(
+      {.name = "mine",
+       .k = {.codec = "sglang-prefill", .objective = "qqt_r_h_pbr", .clip = .96, .bits = 2.5},
+       .v = {.codec = "sglang-prefill", .objective = "sst_r_h_pbr", .clip = .92, .bits = 2.5},
+       .mean = layer(-1, 0.1, 0.05),
+       .layers = {layer(0, 0.05, 0.02), layer(7, 0.15, 0.08)}});
   return report;
 }
 ClipReport sample_clip() {

@@ -17,33 +17,36 @@ namespace {
 constexpr Windows kWindows{.sink = 8, .recent = 16};
 constexpr int64_t kFirst = 40;
 
-SideSetup side(const char* codec, double clip, const RotationSet* rotation = nullptr) {
-  return {.codec = &find_codec(codec),
-          .options = {.groups = 1, .clip = clip},
-          .clip_by_layer = {},
-          .rotation = rotation};
+SideCodes side(Side which, const char* codec, double clip, const RotationSet* rotation = nullptr) {
+  return scalar_codes(which, two_layers(), rotation, find_codec(codec), {.groups = 1, .clip = clip});
+}
+CacheCodes cache(std::string name, const char* codec, double clip_k, double clip_v,
+                 const RotationSet* k = nullptr, const RotationSet* v = nullptr) {
+  return {std::move(name), side(Side::K, codec, clip_k, k), side(Side::V, codec, clip_v, v)};
 }
 
-// One head's rows in the cache's basis, rotated in double, and the packed codes of the float rows.
-struct Head {
-  Matrix q, k, v, k_codes, v_codes;  // q (T H, D), others (T, D)
-};
-Matrix rotated(const float* rows, int64_t stride, int64_t n, int dim, const SideSetup& setup, int layer,
-               int head) {
+// One head's rows in the cache's basis in double, and the packed codes of the float rows.
+Matrix in_double(const float* rows, int64_t stride, int64_t n, int dim) {
   Matrix x(n, dim);
   for (int64_t r = 0; r < n; ++r) {
     for (int i = 0; i < dim; ++i) x(r, i) = rows[r * stride + i];
   }
-  return setup.rotation ? Matrix(x * setup.rotation->layers.at(layer).of_head(head)) : x;
+  return x;
 }
-Matrix coded(const SideSetup& setup, const float* rows, int64_t stride, int64_t n, int dim,
-             const LayerShape& shape, int head) {
-  Transform transform;
-  if (setup.rotation) transform.forward = setup.rotation->layers.at(shape.layer).of_head(head);
+Matrix mapped(const Matrix& x, const Matrix& map) {
+  return map.size() ? Matrix(x * map) : x;
+}
+// x^ in the model's basis.
+Matrix coded(const HeadCode& code, const float* rows, int64_t stride, int64_t n, int dim) {
   std::vector<float> cache(static_cast<size_t>(n * dim)), out(cache.size());
-  transform.rows(rows, stride, n, dim, cache.data());
-  setup.codec->encode(cache.data(), n, dim, setup.options)->decode(0, n, out.data());
-  return Eigen::Map<Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(out.data(), n, dim).cast<double>();
+  code.transform.rows(rows, stride, n, dim, cache.data());
+  const Vector offset = code.transform.offset(dim);
+  for (int64_t i = 0; i < n * dim; ++i) cache[static_cast<size_t>(i)] -= static_cast<float>(offset[i % dim]);
+  code.codec->encode(cache.data(), n, dim, code.options)->decode(0, n, out.data());
+  for (int64_t i = 0; i < n * dim; ++i) out[static_cast<size_t>(i)] += static_cast<float>(offset[i % dim]);
+  const auto& t = code.transform;
+  return mapped(in_double(out.data(), dim, n, dim),
+                t.inverse.size() ? t.inverse : Matrix(t.forward.transpose()));
 }
 
 std::vector<double> softmax(const std::vector<double>& logits) {
@@ -59,7 +62,7 @@ double ratio(double error, double power) {
   return error / power;
 }
 
-LayerDiagnostics expected(const VerifyRow& row, const LayerShape& shape, const Probe& probe) {
+LayerDiagnostics expected(const CacheCodes& row, const LayerShape& shape, const Probe& probe) {
   const int D = shape.dim_k, H = shape.group();
   const int64_t T = probe.tokens;
   LayerDiagnostics d{.layer = shape.layer};
@@ -70,23 +73,26 @@ LayerDiagnostics expected(const VerifyRow& row, const LayerShape& shape, const P
     const float* k_rows = probe.k.data() + head * D;
     const float* v_rows = probe.v.data() + head * D;
     const int64_t stride = shape.kv_heads * D;
-    const Matrix k = rotated(k_rows, stride, T, D, row.k, shape.layer, head);
-    const Matrix v = rotated(v_rows, stride, T, D, row.v, shape.layer, head);
-    const Matrix k_codes = coded(row.k, k_rows, stride, T, D, shape, head);
-    const Matrix v_codes = coded(row.v, v_rows, stride, T, D, shape, head);
+    const HeadCode &k_code = row.k.of(shape.layer, head), &v_code = row.v.of(shape.layer, head);
+    const Matrix k = in_double(k_rows, stride, T, D), v = in_double(v_rows, stride, T, D);
+    const Matrix k_codes = coded(k_code, k_rows, stride, T, D), v_codes = coded(v_code, v_rows, stride, T, D);
+    const Matrix k_cache = mapped(k, k_code.transform.forward), v_cache = mapped(v, v_code.transform.forward);
+    const Vector k_offset = k_code.transform.offset(D), v_offset = v_code.transform.offset(D);
     for (int64_t s = kWindows.sink; s <= T - 1 - kWindows.recent; ++s) {
       for (const auto& [x, y, i] : {std::tuple{&k, &k_codes, 0}, {&v, &v_codes, 1}}) {
         mse[i] += (x->row(s) - y->row(s)).squaredNorm();
         code_power[i] += x->row(s).squaredNorm();
-        range[i] += x->row(s).maxCoeff() - x->row(s).minCoeff();
+      }
+      for (const auto& [x, offset, i] : {std::tuple{&k_cache, &k_offset, 0}, {&v_cache, &v_offset, 1}}) {
+        const Vector coded_row = x->row(s).transpose() - *offset;
+        range[i] += coded_row.maxCoeff() - coded_row.minCoeff();
       }
       elements += D;
     }
     double head_n = 0, head_kl = 0, head_power = 0, head_error = 0;
     Vector q_power = Vector::Zero(D), o_power = Vector::Zero(D);
     for (int j = 0; j < H; ++j) {
-      const Matrix q =
-          rotated(probe.q.data() + (head * H + j) * D, shape.q_heads * D, T, D, row.k, shape.layer, head);
+      const Matrix q = in_double(probe.q.data() + (head * H + j) * D, shape.q_heads * D, T, D);
       for (int64_t t = kFirst; t < T; ++t) {
         const int64_t begin = shape.sliding_window ? std::max<int64_t>(0, t - shape.sliding_window + 1) : 0;
         const auto quantised = [&](int64_t s) { return s >= kWindows.sink && s <= t - kWindows.recent; };
@@ -116,8 +122,12 @@ LayerDiagnostics expected(const VerifyRow& row, const LayerShape& shape, const P
         error += (o - o_codes).squaredNorm(), head_error += (o - o_codes).squaredNorm();
         error_k += (o - o_keys).squaredNorm();
         error_v += (o - o_values).squaredNorm();
-        q_power += q.row(t).transpose().cwiseAbs2();
-        o_power += o.cwiseAbs2();
+        const auto& kt = k_code.transform;
+        q_power += mapped(q.row(t), kt.inverse.size() ? Matrix(kt.inverse.transpose()) : kt.forward)
+                       .row(0)
+                       .transpose()
+                       .cwiseAbs2();
+        o_power += mapped(o.transpose(), v_code.transform.forward).row(0).transpose().cwiseAbs2();
       }
     }
     d.head_kl.push_back(head_kl / head_n);
@@ -141,28 +151,44 @@ void expect_near(double found, double wanted, const std::string& what) {
   EXPECT_NEAR(found, wanted, 1e-4 * std::max(std::abs(wanted), 1e-3)) << what;
 }
 
+// Maps that are not orthogonal, and means: a logit and an output must still be those of the model.
+CacheCodes bent(const std::vector<LayerShape>& shapes) {
+  CacheCodes codes = cache("bent", "sglang-prefill", .96, .96);
+  for (SideCodes* side : {&codes.k, &codes.v}) {
+    side->objective = "bent";
+    for (const auto& shape : shapes) {
+      Matrix forward = random_rotations(shapes, side->side, false, 70).layers.at(shape.layer).rotation[0];
+      for (Eigen::Index i = 0; i < forward.cols(); ++i) forward.col(i) *= 1 + 0.2 * static_cast<double>(i);
+      auto& transform = side->layers.at(shape.layer)[0].transform;
+      transform.forward = forward;
+      transform.inverse = forward.inverse();
+      transform.mean = Vector::LinSpaced(shape.dim(side->side), -2, 3);
+    }
+  }
+  return codes;
+}
+
 TEST(Verify, EqualsTheComputationInDouble) {
   TempDir folder;
   const auto shapes = two_layers(/*sliding_window=*/48);
   const StatisticsReader statistics(random_statistics(folder, shapes));
   const auto k = random_rotations(shapes, Side::K, true, 5), v = random_rotations(shapes, Side::V, false, 50);
-  auto rotated_row = VerifyRow{"rotated", side("sglang-prefill", .96, &k), side("sglang-prefill", .8, &v)};
-  const std::vector<VerifyRow> rows{{"naive", side("sglang-prefill", 0), side("sglang-prefill", 0)},
-                                    rotated_row};
+  const std::vector<CacheCodes> rows{cache("naive", "sglang-prefill", 0, 0),
+                                     cache("rotated", "sglang-prefill", .96, .8, &k, &v), bent(shapes)};
   int64_t last = 0;
   const auto report =
       verify(statistics, rows, {.windows = kWindows, .first_query = kFirst, .probes = {0, 1}, .layers = {}},
              [&](int64_t done, int64_t total) {
                EXPECT_EQ(done, ++last);
-               EXPECT_EQ(total, 2 * 2 * 2);
+               EXPECT_EQ(total, 2 * 2 * 3);
              });
-  EXPECT_EQ(last, 8);
-  ASSERT_EQ(report.rows.size(), 2u);
+  EXPECT_EQ(last, 12);
+  ASSERT_EQ(report.rows.size(), 3u);
   EXPECT_TRUE(report.path.starts_with("packed INT2, CPU ")) << report.path;
   EXPECT_EQ(report.probe_tokens, (std::vector<int64_t>{96, 80}));
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto& row = report.rows[r];
-    EXPECT_DOUBLE_EQ(row.bits_k, (4 + 8) * 8 / 16.0);
+    EXPECT_DOUBLE_EQ(row.k.bits, (4 + 8) * 8 / 16.0);
     ASSERT_EQ(row.layers.size(), 2u);
     double mean = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -191,16 +217,15 @@ TEST(Verify, ExactCodesLoseNothing) {
   TempDir folder;
   const auto shapes = two_layers();
   const StatisticsReader statistics(random_statistics(folder, shapes));
-  const auto report = verify(
-      statistics, {{"none", side("none", 0), side("none", 0)}, {"bf16", side("bf16", 0), side("bf16", 0)}},
-      {.windows = kWindows, .first_query = kFirst, .probes = {0}, .layers = {3}}, {});
+  const auto report = verify(statistics, {cache("none", "none", 0, 0), cache("bf16", "bf16", 0, 0)},
+                             {.windows = kWindows, .first_query = kFirst, .probes = {0}, .layers = {3}}, {});
   const auto& none = report.rows[0].mean;
   EXPECT_EQ(none.logit_error, 0);
   EXPECT_EQ(none.output_error, 0);
   EXPECT_EQ(none.top1, 1);
   EXPECT_NEAR(none.attention_kl, 0, 1e-12);
   EXPECT_TRUE(std::isinf(none.snr_k));
-  EXPECT_EQ(report.rows[0].bits_k, 32);
+  EXPECT_EQ(report.rows[0].k.bits, 32);
   const auto& bf16 = report.rows[1].mean;
   EXPECT_GT(bf16.output_error, 0);
   EXPECT_LT(bf16.output_error, 1e-4);
@@ -218,7 +243,7 @@ TEST(Verify, AlignmentOfEqualSubspacesIsOne) {
   for (size_t i = 0; i < probe.k.size(); ++i) probe.k[i] *= i % 16 < 8 ? 10.0f : 0.1f;
   write_statistics(folder / "s.h5", shapes, {{probe}});
   const StatisticsReader statistics(folder / "s.h5");
-  const auto report = verify(statistics, {{"none", side("none", 0), side("none", 0)}},
+  const auto report = verify(statistics, {cache("none", "none", 0, 0)},
                              {.windows = kWindows, .first_query = kFirst, .probes = {0}, .layers = {}}, {});
   EXPECT_NEAR(report.rows[0].mean.alignment, 1, 1e-3);
 }
@@ -233,13 +258,12 @@ TEST(Verify, RefusesARotationThatIsNotOrthogonal) {
     auto& set = broken == Side::K ? k : v;
     set.layers.at(3).rotation[0].col(4) *= 1.1;
     try {
-      verify(statistics, {{"mine", side("sglang-prefill", 0, &k), side("sglang-prefill", 0, &v)}}, options,
-             {});
+      verify(statistics, {cache("mine", "sglang-prefill", 0, 0, &k, &v)}, options, {});
       ADD_FAILURE() << "a bent rotation was taken";
     } catch (const std::runtime_error& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("row 'mine', layer 3, KV head 0"), std::string::npos) << text;
-      EXPECT_NE(text.find("not orthogonal"), std::string::npos) << text;
+      EXPECT_NE(text.find("must be orthogonal"), std::string::npos) << text;
     }
   }
 }
@@ -249,7 +273,7 @@ TEST(Verify, RefusesWhatDoesNotFit) {
   const auto shapes = two_layers();
   const StatisticsReader statistics(random_statistics(folder, shapes));
   const VerifyOptions good{.windows = kWindows, .first_query = kFirst, .probes = {0}, .layers = {}};
-  const auto refused = [&](VerifyRow row, VerifyOptions options, const char* part) {
+  const auto refused = [&](CacheCodes row, VerifyOptions options, const char* part) {
     try {
       verify(statistics, {std::move(row)}, options, {});
       ADD_FAILURE() << "expected: " << part;
@@ -257,7 +281,7 @@ TEST(Verify, RefusesWhatDoesNotFit) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  const VerifyRow naive{"naive", side("sglang-prefill", 0), side("sglang-prefill", 0)};
+  const CacheCodes naive = cache("naive", "sglang-prefill", 0, 0);
   auto with = [&](auto change) {
     auto options = good;
     change(options);
@@ -273,13 +297,14 @@ TEST(Verify, RefusesWhatDoesNotFit) {
   refused(naive, with([](auto& o) { o.windows = {8, 0}; }), "recent");
 
   auto k = random_rotations(shapes, Side::K, true, 5);
-  refused({"r", naive.k, side("sglang-prefill", 0, &k)}, good, "is for k, it was given for v");
+  refused({"r", naive.k, side(Side::K, "sglang-prefill", 0, &k)}, good, "are for k, they were given for v");
   k.layers.at(1).rotation.push_back(k.layers.at(1).rotation[0]);
-  refused({"r", side("sglang-prefill", 0, &k), naive.v}, good, "3 heads, the statistics have 2");
+  refused({"r", side(Side::K, "sglang-prefill", 0, &k), naive.v}, good, "3 heads, the statistics have 2");
   k.layers.erase(1);
-  refused({"r", side("sglang-prefill", 0, &k), naive.v}, good, "has no layer 1");
+  refused({"r", side(Side::K, "sglang-prefill", 0, &k), naive.v}, good, "have no layer 1");
   k.layers[1].rotation = {Matrix::Identity(32, 32)};
-  refused({"r", side("sglang-prefill", 0, &k), naive.v}, good, "32 x 32, the statistics have head dim 16");
+  refused({"r", side(Side::K, "sglang-prefill", 0, &k), naive.v}, good,
+          "32 x 32, the statistics have head dim 16");
 }
 
 TEST(Verify, NamesTheLayerOfRowsThatAreNotFinite) {
@@ -291,7 +316,7 @@ TEST(Verify, NamesTheLayerOfRowsThatAreNotFinite) {
   write_statistics(folder / "s.h5", shapes, {{probe}});
   const StatisticsReader statistics(folder / "s.h5");
   try {
-    verify(statistics, {{"naive", side("sglang-prefill", 0), side("sglang-prefill", 0)}},
+    verify(statistics, {cache("naive", "sglang-prefill", 0, 0)},
            {.windows = kWindows, .first_query = kFirst, .probes = {0}, .layers = {}}, {});
     ADD_FAILURE();
   } catch (const std::runtime_error& error) {
@@ -303,30 +328,30 @@ TEST(Verify, HadamardRowsTameALoudChannel) {
   TempDir folder;
   const auto shapes = two_layers();
   const StatisticsReader statistics(random_statistics(folder, shapes));
-  RowList rows(find_codec("sglang-prefill"), 1);
-  rows.add_baselines(shapes, .96, .92);
-  const auto report =
-      verify(statistics, rows.rows(),
-             {.windows = kWindows, .first_query = kFirst, .probes = {0, 1}, .layers = {}}, {});
+  auto rows = ScalarRows{shapes, &find_codec("sglang-prefill")}.baselines(.96, .92);
+  const auto report = verify(
+      statistics, rows, {.windows = kWindows, .first_query = kFirst, .probes = {0, 1}, .layers = {}}, {});
   ASSERT_EQ(report.rows.size(), 4u);
   EXPECT_EQ(report.rows[0].name, "naive");
   EXPECT_EQ(report.rows[3].name, "hadamard+clip");
   EXPECT_LT(report.rows[2].mean.output_error_v, report.rows[0].mean.output_error_v);
-  EXPECT_THROW(rows.add("naive", {}, 0, 0), std::invalid_argument);
+  rows.push_back(rows[0]);
+  EXPECT_THROW(
+      verify(statistics, rows, {.windows = kWindows, .first_query = kFirst, .probes = {0}, .layers = {}}, {}),
+      std::invalid_argument);
 }
 
 TEST(Verify, TheNumberOfThreadsChangesNothing) {
   TempDir folder;
   const auto shapes = two_layers();
   const StatisticsReader statistics(random_statistics(folder, shapes));
-  RowList rows(find_codec("sglang-prefill"), 2);
-  rows.add_baselines(shapes, .96, .92);
+  const auto rows = ScalarRows{shapes, &find_codec("sglang-prefill"), 2}.baselines(.96, .92);
   const int threads = omp_get_max_threads();
   std::vector<std::string> reports;
   for (const int n : {1, 3}) {
     omp_set_num_threads(n);
     reports.push_back(
-        to_json(verify(statistics, rows.rows(),
+        to_json(verify(statistics, rows,
                        {.windows = kWindows, .first_query = kFirst, .probes = {0, 1}, .layers = {}}, {}))
             .dump());
   }
