@@ -3,6 +3,7 @@
 #include "kernels/simd/vector.inl"
 //
 #include "kernels/simd/attention.inl"
+#include "kernels/simd/codebook.inl"
 #include "kernels/simd/diagnose.inl"
 #include "kernels/simd/gram.inl"
 #include "kernels/simd/int2.inl"
@@ -14,7 +15,7 @@ namespace {
 constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
   return {name,     supported, causal_attention, cached_attention_reference, score_stats,
           diagnose, add_gram,  add_rows,         int2_encode,                int2_decode,
-          nearest_codeword_reference};
+          nearest_codeword};
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef float vf_anywhere __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
+typedef int32_t vi_anywhere __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
 #define OSCAR_INLINE inline __attribute__((always_inline))
 #define OSCAR_UNROLL _Pragma("GCC unroll 16")
 
@@ -31,6 +33,12 @@ OSCAR_INLINE vf load(const float* p) {
 OSCAR_INLINE void store(float* p, vf x) {
   *reinterpret_cast<vf_anywhere*>(p) = x;
 }
+OSCAR_INLINE vi load_bits(const int32_t* p) {
+  return *reinterpret_cast<const vi_anywhere*>(p);
+}
+OSCAR_INLINE void store_bits(int32_t* p, vi x) {
+  *reinterpret_cast<vi_anywhere*>(p) = x;
+}
 OSCAR_INLINE vi bits(vf x) {
   return reinterpret_cast<vi>(x);
 }
@@ -38,7 +46,8 @@ OSCAR_INLINE vf floats(vi x) {
   return reinterpret_cast<vf>(x);
 }
 
-// larger(a, b) is a > b ? a : b: a NaN in `a` is dropped, one in `b` stays; smaller likewise.
+// larger(a, b) is a > b ? a : b: a NaN in `a` is dropped, one in `b` stays; smaller likewise. mask_bits: one bit a lane of
+// a comparison, lane 0 lowest.
 #if OSCAR_WIDTH == 16 && defined(__AVX512F__)
 OSCAR_INLINE vf fill(float x) {
   return _mm512_set1_ps(x);
@@ -57,6 +66,9 @@ OSCAR_INLINE vf smaller(vf a, vf b) {
 }
 OSCAR_INLINE float highest(vf x) {
   return _mm512_reduce_max_ps(x);
+}
+OSCAR_INLINE uint32_t mask_bits(vi x) {
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(x));
 }
 #elif OSCAR_WIDTH == 8 && defined(__AVX2__) && defined(__FMA__)
 OSCAR_INLINE vf fill(float x) {
@@ -78,6 +90,9 @@ OSCAR_INLINE float highest(vf x) {
   __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   y = _mm_max_ps(y, _mm_movehl_ps(y, y));
   return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+OSCAR_INLINE uint32_t mask_bits(vi x) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(floats(x)));
 }
 #else
 template <typename V, typename T>
@@ -105,6 +120,15 @@ OSCAR_INLINE float highest(vf x) {
   float high = x[0];
   for (int i = 1; i < W; ++i) high = x[i] > high ? x[i] : high;
   return high;
+}
+OSCAR_INLINE uint32_t mask_bits(vi x) {
+#if OSCAR_WIDTH == 4 && defined(__SSE__)
+  return static_cast<uint32_t>(_mm_movemask_ps(floats(x)));
+#else
+  uint32_t mask = 0;
+  for (int i = 0; i < W; ++i) mask |= (x[i] & 1u) << i;
+  return mask;
+#endif
 }
 #endif
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/codebook.h"
 #include "kernels/cpu.h"
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
@@ -152,6 +153,21 @@ void shape(const char* name, int64_t tokens, int group, int kv_heads, int dim) {
   print("int2::decode", seconds, 1, 1e-6 * rows, "M rows/s");
 }
 
+void search(int g, int count, int64_t n) {
+  const auto rows = normal(n * g, 1), codebook = normal(count * g, 2);
+  std::vector<uint16_t> index(n);
+  std::vector<float> distance(n);
+  char name[64];
+  std::snprintf(name, sizeof name, "g=%d count=%d n=%lld", g, count, static_cast<long long>(n));
+  const auto run = [&](float* d) {
+    return best([&] {
+      nearest_codeword(rows.data(), g, n, g, codebook.data(), count, index.data(), 1, d);
+    });
+  };
+  print(name, run(nullptr), 1, 1e-6 * n, "M searches/s");
+  print("  with distances", run(distance.data()), 1, 1e-6 * n, "M searches/s");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -159,4 +175,11 @@ int main(int argc, char** argv) {
   std::printf("level %s\n", std::string(cpu_level()).c_str());
   shape("SmolLM2-135M", 2048, 3, 3, 64);
   shape("Qwen3-8B", 2048, 4, 8, 128);
+  std::puts("nearest_codeword:");
+  for (const int count : {16, 64, 256, 1024}) search(4, count, 100000);
+  search(4, 256, 64);
+  search(8, 256, 100000);
+  search(16, 256, 100000);
+  search(2, 16, 100000);
+  search(1, 4, 100000);
 }
