@@ -54,6 +54,7 @@ struct StatisticsHeader {
   bool has_scores = false;           // score statistics were kept
   std::vector<LayerShape> layers;    // ascending global ids; layers without a growing cache are absent
   std::vector<int64_t> probe_lengths;
+  std::vector<std::vector<int32_t>> probe_ids;  // token ids of each probe; empty in files that never held them
 };
 
 }  // namespace oscar

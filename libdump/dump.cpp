@@ -164,6 +164,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   header.has_scores = options.scores;
   header.layers = config.attention;
   header.probe_lengths = lengths(set.probes);
+  header.probe_ids = set.probes;
 
   PartialRun partial(output, fingerprint(provenance, options, set.probes), options.resume, options.restart);
   if (options.restart && !raw_folder.empty()) std::filesystem::remove_all(raw_folder);

@@ -1,6 +1,7 @@
 #include "libcalib/artifacts/statistics_file.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "formats/error.h"
 #include "libcalib/artifacts/provenance_fields.h"
@@ -87,6 +88,25 @@ LayerShape read_shape(const Hdf5Reader& file, const std::string& path) {
   return shape;
 }
 
+std::vector<std::vector<int32_t>> read_probe_ids(const Hdf5Reader& file,
+                                                 const std::vector<int64_t>& lengths) {
+  std::vector<std::vector<int32_t>> probes;
+  if (!file.exists("/probe_ids")) return probes;
+  const Tensor all = file.dataset("/probe_ids");
+  for (const int64_t length : lengths) {
+    if (length < 0) throw failure("{}: /probe_lengths: found {}", file.path().string(), length);
+  }
+  expect(all, DType::I32, {std::accumulate(lengths.begin(), lengths.end(), int64_t{0})},
+         file.path().string() + ": /probe_ids");
+  const std::vector<int64_t> ids = all.integers();
+  auto from = ids.begin();
+  for (const int64_t length : lengths) {
+    probes.emplace_back(from, from + length);
+    from += length;
+  }
+  return probes;
+}
+
 StatisticsHeader read_header(const Hdf5Reader& file) {
   const std::string where = file.path().string();
   const auto schema = file.text("/", "schema");
@@ -104,6 +124,7 @@ StatisticsHeader read_header(const Hdf5Reader& file) {
   header.has_scores = need_integer(file, "/", "has_scores") != 0;
   if (file.exists("/sequence_lengths")) p.sequence_lengths = file.dataset("/sequence_lengths").integers();
   if (file.exists("/probe_lengths")) header.probe_lengths = file.dataset("/probe_lengths").integers();
+  header.probe_ids = read_probe_ids(file, header.probe_lengths);
   if (file.exists("/layers")) {
     for (const auto& name : file.children("/layers"))
       header.layers.push_back(read_shape(file, "/layers/" + name));
@@ -184,6 +205,12 @@ void StatisticsWriter::finish(const StatisticsHeader& header) {
   if (!header.probe_lengths.empty()) {
     file_->dataset("/probe_lengths", make_tensor({static_cast<int64_t>(header.probe_lengths.size())},
                                                  std::vector<int64_t>(header.probe_lengths)));
+  }
+  if (!header.probe_ids.empty()) {
+    std::vector<int32_t> ids;
+    for (const auto& probe : header.probe_ids) ids.insert(ids.end(), probe.begin(), probe.end());
+    const auto count = static_cast<int64_t>(ids.size());
+    file_->dataset("/probe_ids", make_tensor({count}, std::move(ids)));
   }
   file_->attribute("/", "schema", std::string(kSchema));
   for (const auto& field : kProvenanceTexts) file_->attribute("/", field.name, p.*field.value);

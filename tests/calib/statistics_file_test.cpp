@@ -32,6 +32,7 @@ StatisticsHeader header_of(const std::string& shard = "0/1", const std::string& 
   h.has_scores = true;
   h.layers.assign(std::begin(kShapes), std::end(kShapes));
   h.probe_lengths = {7, 9};
+  h.probe_ids = {{5, 0, 49151, 5, 8, 1, 2}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
   return h;
 }
 std::vector<Probe> probes_of(const LayerShape& s) {
@@ -85,6 +86,7 @@ TEST(StatisticsFile, RoundTrip) {
   EXPECT_TRUE(h.has_scores);
   EXPECT_EQ(h.layers, header.layers);
   EXPECT_EQ(h.probe_lengths, header.probe_lengths);
+  EXPECT_EQ(h.probe_ids, header.probe_ids);
   for (const auto& shape : kShapes) {
     const auto expected = layer_of(shape, 1), found = reader.layer(shape.layer);
     expect_equal(found.sums, expected.sums);
@@ -117,10 +119,25 @@ TEST(StatisticsFile, RowsAsBf16) {
   EXPECT_THROW(StatisticsWriter(dir / "b.h5", DType::F16), std::invalid_argument);
 }
 
+TEST(StatisticsFile, ProbeIdsMayBeMissingButNotOfOtherLengths) {
+  const test::TempDir dir;
+  auto header = header_of();
+  header.probe_ids.clear();
+  write_file(dir / "without.h5", header);
+  const StatisticsReader reader(dir / "without.h5");
+  EXPECT_TRUE(reader.header().probe_ids.empty());
+  EXPECT_EQ(reader.probe(2, 0).tokens, 7);
+
+  header.probe_ids = {{1, 2, 3}, {4}};
+  write_file(dir / "short.h5", header);
+  EXPECT_THROW(StatisticsReader(dir / "short.h5"), std::runtime_error);
+}
+
 TEST(StatisticsFile, SparseAndEmptyParts) {
   const test::TempDir dir;
   auto header = header_of();
   header.probe_lengths.clear();
+  header.probe_ids.clear();
   header.provenance.sequence_lengths.clear();
   LayerStatistics layer;
   layer.sums = LayerSums(kShapes[0]);
@@ -186,6 +203,7 @@ TEST(Merge, ShardsInAnyOrderAreTheSum) {
   EXPECT_EQ(a.header.provenance.tokens, 360);
   EXPECT_EQ(a.header.provenance.sequence_lengths.size(), 6u);
   EXPECT_EQ(a.header.provenance.shard, "0/1");
+  EXPECT_EQ(a.header.probe_ids, header_of().probe_ids);
   EXPECT_EQ(a.notes.size(), 1u);
 }
 

@@ -91,6 +91,7 @@ TEST(Dump, SumsAgreeWithBruteForce) {
   const ToyRun run;
   run.dump_to(run.dir / "stats.h5", run.sequences, run.options);
   const StatisticsReader reader(run.dir / "stats.h5");
+  EXPECT_EQ(reader.header().probe_ids, run.sequences.probes);
 
   const auto model = open_model(run.model, Precision::Float32);
   Decoder decoder(*model, run.sequences.calibration, {1, true});
