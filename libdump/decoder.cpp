@@ -44,7 +44,7 @@ const DecoderLayer& Decoder::weights() {
   return *current_;
 }
 
-void Decoder::run_layer(const Sink& sink) {
+void Decoder::run_layer(const Sink& sink, const Attend& attend) {
   const DecoderLayer& layer = weights();
   if (layer_ + 1 < model_.config().layers) {
     next_ = std::async(std::launch::async, [this, next = layer_ + 1] {
@@ -65,11 +65,14 @@ void Decoder::run_layer(const Sink& sink) {
   std::exception_ptr error;
   const auto work = [&] {
     const c10::InferenceMode guard;
+    at::init_num_threads();  // OpenMP counts threads in each thread; what `sink` and `attend` call obeys too
     for (int64_t i; (i = next_index++) < count;) {
+      std::function<void(const AttentionRows&)> take;
+      oscar::Attend replace;
+      if (sink) take = [&](const AttentionRows& rows) { sink(i, rows); };
+      if (attend) replace = [&](const AttentionRows& rows, float* o) { attend(i, rows, o); };
       try {
-        layer.forward(hidden_[static_cast<size_t>(i)], sink
-                                                           ? [&](const AttentionRows& rows) { sink(i, rows); }
-                                                           : std::function<void(const AttentionRows&)>());
+        layer.forward(hidden_[static_cast<size_t>(i)], take, replace);
       } catch (...) {
         const std::lock_guard lock(failed);
         if (!error) error = std::current_exception();

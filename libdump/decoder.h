@@ -20,8 +20,10 @@ class Decoder {
   // What happens to the rows of sequence `index`; called from worker threads, each sequence exactly once per
   // layer.
   using Sink = std::function<void(int64_t index, const AttentionRows& rows)>;
+  // What takes the place of attention in sequence `index`; called as Sink is.
+  using Attend = std::function<void(int64_t index, const AttentionRows& rows, float* o)>;
   // Runs layer `layer()` over all sequences and advances. The next layer's weights are read meanwhile.
-  void run_layer(const Sink& sink);
+  void run_layer(const Sink& sink, const Attend& attend = {});
   int layer() const { return layer_; }
   bool done() const;
   const DecoderLayer&

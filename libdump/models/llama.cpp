@@ -34,6 +34,14 @@ std::string layer_tensor(int layer, const std::string& name) {
   return "blk." + std::to_string(layer) + "." + name + ".weight";
 }
 
+// What `attend` makes of a sequence; rounded as exact attention is.
+AttentionOutput attended(const AttentionRows& rows, const Attend& attend, Precision precision) {
+  AttentionOutput out{at::empty({rows.tokens, rows.shape->q_heads, rows.shape->dim_v}, at::kFloat), {}};
+  attend(rows, out.o.mutable_data_ptr<float>());
+  if (precision == Precision::BFloat16) round_to_bf16(out.o.mutable_data_ptr<float>(), out.o.numel());
+  return out;
+}
+
 class LlamaLayer : public DecoderLayer {
  public:
   LlamaLayer(const ModelConfig& config, const WeightSource& weights, int index,
@@ -58,7 +66,8 @@ class LlamaLayer : public DecoderLayer {
     down_ = Linear(load("ffn_down"), precision);
   }
 
-  void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink) const override {
+  void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
+               const Attend& attend) const override {
     const int64_t tokens = hidden.size(0), d = shape_.dim_k, q_width = shape_.q_heads * d,
                   kv_width = shape_.kv_heads * d;
     const at::Tensor qkv = qkv_(activation(rms_norm(hidden, attention_norm_, config_.norm_eps), precision_));
@@ -70,12 +79,19 @@ class LlamaLayer : public DecoderLayer {
     if (precision_ == Precision::BFloat16) {
       for (at::Tensor* rows : {&q, &k, &v}) round_to_bf16(rows->mutable_data_ptr<float>(), rows->numel());
     }
-    const AttentionOutput attention = causal_attention(q.const_data_ptr<float>(), k.const_data_ptr<float>(),
-                                                       v.const_data_ptr<float>(), tokens, shape_, precision_);
-    if (sink) {
-      sink({&shape_, tokens, q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
-            attention.o.const_data_ptr<float>(), attention.lse.const_data_ptr<float>()});
-    }
+    AttentionRows rows{.shape = &shape_,
+                       .tokens = tokens,
+                       .q = q.const_data_ptr<float>(),
+                       .k = k.const_data_ptr<float>(),
+                       .v = v.const_data_ptr<float>(),
+                       .o = nullptr,
+                       .lse = nullptr};
+    const AttentionOutput attention =
+        attend ? attended(rows, attend, precision_)
+               : causal_attention(rows.q, rows.k, rows.v, tokens, shape_, precision_);
+    rows.o = attention.o.const_data_ptr<float>();
+    if (!attend) rows.lse = attention.lse.const_data_ptr<float>();
+    if (sink) sink(rows);
     hidden.add_(out_(activation(attention.o.view({tokens, q_width}), precision_)));
     const at::Tensor gate_up =
         gate_up_(activation(rms_norm(hidden, mlp_norm_, config_.norm_eps), precision_));

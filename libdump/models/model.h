@@ -20,15 +20,21 @@ struct AttentionRows {
   const float* k;    // (T, Hkv, Dk)
   const float* v;    // (T, Hkv, Dv)
   const float* o;    // (T, Hq, Dv) attention output before o_proj
-  const float* lse;  // (Hq, T), natural logarithm
+  const float* lse;  // (Hq, T), natural logarithm; nullptr where Attend took the place of exact attention
 };
+
+// What takes the place of a layer's attention: reads q, k and v (o and lse are nullptr), and writes o
+// (T, Hq, Dv).
+using Attend = std::function<void(const AttentionRows& rows, float* o)>;
 
 // One decoder layer with its weights in memory. forward() is const and thread-safe: one sequence per thread.
 class DecoderLayer {
  public:
   virtual ~DecoderLayer() = default;
   // hidden (T, hidden) float32, replaced by the layer's output. Calls `sink` once when the layer has a cache.
-  virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink) const = 0;
+  // Attention is exact and causal where `attend` is empty.
+  virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
+                       const Attend& attend = {}) const = 0;
   virtual std::vector<Matrix> value_metric() const = 0;  // Hkv x (Dv, Dv), from W_O
 };
 
