@@ -33,7 +33,6 @@ struct Codebook {
       highest_norm = norm > highest_norm ? static_cast<float>(norm) : highest_norm;
     }
   }
-  const float* group(int64_t n) const { return packed + n * (1 + g) * P; }
 };
 
 struct RowPanel {
@@ -54,11 +53,14 @@ void screen(const Codebook& book, RowPanel& rows) {
     store_bits(rows.winner + i, vi{});
   }
   for (int64_t n = 0; n < book.groups; ++n) {
-    const float* words = book.group(n);
+    const float* words = book.packed + n * (1 + g) * P;
     vf low[kRowVectors];
     OSCAR_UNROLL
     for (int v = 0; v < kRowVectors; ++v) low[v] = fill(kFar);
     for (int c = 0; c < P; c += kWords) {
+      const float* row = rows.x;
+      asm(""
+          : "+r"(row));  // else the compiler loads all of x before this loop, into registers that it spills
       vf scores[kWords][kRowVectors];
       OSCAR_UNROLL
       for (int w = 0; w < kWords; ++w) {
@@ -69,7 +71,7 @@ void screen(const Codebook& book, RowPanel& rows) {
       for (int i = 0; i < g; ++i) {
         vf x[kRowVectors];
         OSCAR_UNROLL
-        for (int v = 0; v < kRowVectors; ++v) x[v] = load(rows.x + i * kRowLanes + v * W);
+        for (int v = 0; v < kRowVectors; ++v) x[v] = load(row + i * kRowLanes + v * W);
         OSCAR_UNROLL
         for (int w = 0; w < kWords; ++w) {
           const vf word = fill(words[(1 + i) * P + c + w]);
@@ -98,11 +100,14 @@ void screen(const Codebook& book, RowPanel& rows) {
 // With |c|^2 <= C and |x|^2 = X a score is a sum of 1 + g terms, all partial sums at most C + X / 2: rounding
 // costs (g + 2) 2^-24 (C + X / 2), of the winner and of its rival. A codeword no farther than the winner has
 // |c|^2 <= 2 X + 2 |x - c|^2 <= 4 (X + best), whatever the other codewords are.
+template <int kG>
 void bound_close(const Codebook& book, RowPanel& rows) {
-  const vf error = fill(1.1f * 1.1920929e-7f * static_cast<float>(book.g + 3));
+  const int g = kG > 0 ? kG : book.g;
+  const vf error = fill(1.1f * 1.1920929e-7f * static_cast<float>(g + 3));
   for (int at = 0; at < kRowLanes; at += W) {
     vf norm{};
-    for (int i = 0; i < book.g; ++i) {
+    OSCAR_UNROLL
+    for (int i = 0; i < g; ++i) {
       const vf x = load(rows.x + i * kRowLanes + at);
       norm = fma(x, x, norm);
     }
@@ -112,15 +117,14 @@ void bound_close(const Codebook& book, RowPanel& rows) {
   }
 }
 
-struct Nearest {
-  int64_t index = 0;
-  double distance = static_cast<double>(INFINITY);
-};
-
-double distance_to(const Codebook& book, int64_t c, const float* x) {
+template <int kG>
+OSCAR_INLINE double distance_to(const Codebook& book, int64_t c, const float* x) {
+  const int g = kG > 0 ? kG : book.g;
+  const float* word = book.words + c * g;
   double sum = 0;
-  for (int i = 0; i < book.g; ++i) {
-    const double difference = double(x[i]) - book.words[c * book.g + i];
+  OSCAR_UNROLL
+  for (int i = 0; i < g; ++i) {
+    const double difference = double(x[i]) - word[i];
     sum += difference * difference;
   }
   return sum;
@@ -128,17 +132,17 @@ double distance_to(const Codebook& book, int64_t c, const float* x) {
 
 // One bit a codeword of the group: its score is at most `close`. x[i * kRowLanes].
 template <int kG>
-OSCAR_INLINE uint32_t close_words(const float* words, int any_g, const float* x, float close) {
-  const int g = kG > 0 ? kG : any_g;
+OSCAR_INLINE uint32_t close_words(const Codebook& book, int64_t group, const float* x, float close) {
+  const int g = kG > 0 ? kG : book.g;
+  const float* words = book.packed + group * (1 + g) * P;
   vf scores[NR];
   OSCAR_UNROLL
   for (int v = 0; v < NR; ++v) scores[v] = load(words + v * W);
   OSCAR_UNROLL
   for (int i = 0; i < g; ++i) {
+    const vf row = fill(x[i * kRowLanes]);
     OSCAR_UNROLL
-    for (int v = 0; v < NR; ++v) {
-      scores[v] = fma(load(words + (1 + i) * P + v * W), fill(x[i * kRowLanes]), scores[v]);
-    }
+    for (int v = 0; v < NR; ++v) scores[v] = fma(load(words + (1 + i) * P + v * W), row, scores[v]);
   }
   uint32_t found = 0;
   OSCAR_UNROLL
@@ -146,33 +150,45 @@ OSCAR_INLINE uint32_t close_words(const float* words, int any_g, const float* x,
   return found;
 }
 
+// The close codewords of groups [first, end) one by one. Without one (NaN): 0, as the reference.
+__attribute__((noinline)) int64_t nearest_of_close(const Codebook& book, int64_t first, int64_t end,
+                                                   const float* lanes, float close, const float* x) {
+  double best = static_cast<double>(INFINITY);
+  int64_t nearest = 0;
+  for (int64_t n = first; n < end; ++n) {
+    for (uint32_t found = close_words<0>(book, n, lanes, close); found; found &= found - 1) {
+      const int64_t c = n * P + __builtin_ctz(found);
+      const double distance = distance_to<0>(book, c, x);
+      if (!(distance < best)) continue;
+      best = distance;
+      nearest = c;
+    }
+  }
+  return nearest;
+}
+
 template <int kG>
 void nearest_of_panel(const Codebook& book, RowPanel& rows, const float* from, int64_t stride, int64_t count,
                       uint16_t* index, int64_t index_stride, float* distance) {
   const int g = kG > 0 ? kG : book.g;
   for (int64_t r = 0; r < count; ++r) {
+    OSCAR_UNROLL
     for (int i = 0; i < g; ++i) rows.x[i * kRowLanes + r] = from[r * stride + i];
   }
   screen<kG>(book, rows);
-  bound_close(book, rows);
+  bound_close<kG>(book, rows);
   for (int64_t r = 0; r < count; ++r) {
-    const bool alone = rows.second[r] > rows.close[r];
-    const int64_t first = alone ? rows.winner[r] : 0, end = alone ? first + 1 : book.groups;
-    Nearest nearest;
-    for (int64_t n = first; n < end; ++n) {
-      uint32_t found = close_words<kG>(book.group(n), g, rows.x + r, rows.close[r]);
-      if (alone && !distance && (found & (found - 1)) == 0) {
-        nearest.index = n * P + __builtin_ctz(found | 1u << 31);
-        break;
-      }
-      for (; found; found &= found - 1) {
-        const int64_t c = n * P + __builtin_ctz(found);
-        const double d = distance_to(book, c, from + r * stride);
-        if (d < nearest.distance) nearest = {c, d};
-      }
+    const int64_t n = rows.winner[r];
+    const float close = rows.close[r];
+    const uint32_t found = close_words<kG>(book, n, rows.x + r, close);
+    int64_t nearest = n * P + __builtin_ctz(found | 1u << 31);
+    const bool alone = rows.second[r] > close;
+    if (__builtin_expect(!alone | (found == 0) | ((found & (found - 1)) != 0), 0)) {
+      nearest = nearest_of_close(book, alone ? n : 0, alone ? n + 1 : book.groups, rows.x + r, close,
+                                 from + r * stride);
     }
-    index[r * index_stride] = static_cast<uint16_t>(nearest.index);
-    if (distance) distance[r] = static_cast<float>(nearest.distance);
+    index[r * index_stride] = static_cast<uint16_t>(nearest);
+    if (distance) distance[r] = static_cast<float>(distance_to<kG>(book, nearest, from + r * stride));
   }
 }
 
