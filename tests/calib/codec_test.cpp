@@ -73,6 +73,12 @@ std::vector<Case> cases(const CodecInfo& codec) {
   };
   if (codec.name == "sglang-prefill") {
     scalar({4, 64, 128, 256}, {1, 4}, {0.0, 0.92, 0.96, 1.0});
+  } else if (codec.name == "sglang-flush") {
+    scalar({4, 32, 64, 128, 256}, {1, 2, 4}, {0.0, 0.92, 0.96, 1.0});
+  } else if (codec.name == "sglang-fused" || codec.name == "sglang-lloyd-max") {
+    scalar({4, 32, 64, 128, 256}, {1}, {0.0, 0.92, 0.96, 1.0});
+  } else if (codec.name == "lloyd-max" || codec.name == "nova-scalar-int2") {
+    scalar({4, 64, 80, 96, 128, 256}, {1}, {0.0, 0.96});
   } else if (codec.name == "vector") {
     for (const bool norm : {false, true}) {
       for (const int dim : {64, 96, 128, 256}) add(dim, vector_options(codebook(dim, 4, 8, norm)));
@@ -180,6 +186,11 @@ TEST(Codec, BitsAreThoseOfTheBytesHeld) {
   EXPECT_DOUBLE_EQ(vector_bits(codebook(64, 8, 8)), 1);
   EXPECT_DOUBLE_EQ(vector_bits(codebook(64, 4, 10)), 2.5);
   EXPECT_DOUBLE_EQ(vector_bits(codebook({{4, 9}, {60, 0}})), 0.25);  // 9 bits take 2 bytes
+  for (const char* name :
+       {"sglang-lloyd-max", "sglang-flush", "sglang-fused", "lloyd-max", "nova-scalar-int2"}) {
+    EXPECT_DOUBLE_EQ(bits(name, 1), 2.5) << name;
+  }
+  EXPECT_DOUBLE_EQ(bits("sglang-flush", 2), 3);
   EXPECT_DOUBLE_EQ(bits("bf16", 1), 16);
   EXPECT_DOUBLE_EQ(bits("none", 1), 32);
 }
@@ -230,6 +241,81 @@ TEST(Codec, ConstantAndZeroRowsComeBack) {
   const auto& codec = find_codec("sglang-prefill");
   EXPECT_EQ(decoded(codec, zero, 64, {.groups = 1, .clip = 0.96}), zero);
   EXPECT_LT(relative_error(decoded(codec, constant, 64, {}), constant), 1e-2);
+}
+
+// Mean squared error of a normal variable, in variances.
+double normal_error(const char* codec) {
+  const auto rows = normal(2000 * 256, 21);
+  const double error = relative_error(decoded(find_codec(codec), rows, 256, {}), rows);
+  return error * error;
+}
+
+TEST(LloydMaxCodecs, ErrorsOfANormalVariableAreThoseOfTheirSteps) {
+  // Levels -+ step / 2 and -+ 3 step / 2; phi is the density, p the probability above the threshold t:
+  // 1 - 2 step (phi(0) + 2 phi(t)) + step^2 (1/4 + 4 p).
+  const auto error = [](double threshold, double step) {
+    const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * M_PI); };
+    return 1 - 2 * step * (density(0) + 2 * density(threshold)) +
+           step * step * (0.25 + 4 * (std::erfc(threshold / std::sqrt(2.0)) / 2));
+  };
+  EXPECT_NEAR(normal_error("lloyd-max"), error(0.9957, 0.9957), 2e-3);
+  EXPECT_NEAR(normal_error("nova-scalar-int2"), error(0.98106527, 0.98774), 2e-3);
+  EXPECT_NEAR(normal_error("sglang-lloyd-max"), error(0.98106527, 1.16739), 2e-3);
+  EXPECT_NEAR(error(0.9957, 0.9957), 0.1188, 1e-4);  // Max (1960), table II
+  EXPECT_GT(normal_error("sglang-lloyd-max"), 1.2 * normal_error("lloyd-max"));
+}
+
+TEST(LloydMaxCodecs, ShiftAndScaleOfARowAreKept) {
+  for (const char* name : {"lloyd-max", "nova-scalar-int2", "sglang-lloyd-max"}) {
+    std::vector<float> row;
+    for (int i = 0; i < 64; ++i) row.push_back(i % 2 ? 12.0f : 8.0f);  // mean 10, sigma 2
+    const auto out = decoded(find_codec(name), row, 64, {});
+    double mean = 0;
+    for (const float x : out) mean += x / 64;
+    EXPECT_NEAR(mean, 10, 1e-4) << name;
+    const double step = (out[1] - out[0]) / 3 / 2;
+    EXPECT_NEAR(step, name[0] == 'l' ? 0.9957 : name[0] == 'n' ? 0.98774 : 1.16739, 1e-4) << name;
+  }
+}
+
+TEST(LloydMaxCodecs, ThresholdsAndTheFloorOfSigma) {
+  std::vector<float> row;
+  for (int i = 0; i < 64; ++i) row.push_back(i % 2 ? 1.0f : -1.0f);
+  row[0] = -0.98828125f;  // between Lloyd-Max's .98107 sigma and the .9957 that is half way between levels
+  row[1] = 0.98828125f;
+  const auto level = [&](const char* codec, size_t i) { return decoded(find_codec(codec), row, 64, {})[i]; };
+  EXPECT_NEAR(level("lloyd-max", 1), 0.9957 / 2, 1e-3);
+  EXPECT_NEAR(level("lloyd-max", 3), 0.9957 * 1.5, 1e-3);
+  EXPECT_NEAR(level("nova-scalar-int2", 1), 0.98774 * 1.5, 1e-3);
+  EXPECT_NEAR(level("sglang-lloyd-max", 0), -1.16739 * 1.5, 1e-3);
+  row.assign(64, 0.0f);
+  EXPECT_NEAR(level("lloyd-max", 0), 0.9957e-4 / 2, 1e-9);
+}
+
+TEST(SglangFlush, RowsBelow64ChannelsAreSorted) {
+  std::vector<float> row;
+  for (int i = 0; i < 32; ++i) row.push_back(static_cast<float>(i % 2 ? i + 1 : -i - 1));
+  EXPECT_FLOAT_EQ(std::ranges::max(decoded(find_codec("sglang-flush"), row, 32, {.groups = 1, .clip = 0.96})),
+                  31);
+}
+
+TEST(SglangFlush, ThresholdIsTheUpperEndOfABisection) {
+  // Magnitudes 1 to 64, each once: index 61 leaves at most 3 above. Six halvings of [0, 64] end on a whole
+  // number, the least that 3 magnitudes exceed: 61. Prefill takes the one at index 61: 62.
+  std::vector<float> row;
+  for (int i = 0; i < 64; ++i) row.push_back(static_cast<float>(i % 2 ? i + 1 : -i - 1));
+  const auto largest = [&](const char* codec) {
+    return std::ranges::max(decoded(find_codec(codec), row, 64, {.groups = 1, .clip = 0.96}));
+  };
+  EXPECT_FLOAT_EQ(largest("sglang-flush"), 61);
+  EXPECT_FLOAT_EQ(largest("sglang-fused"), 61);
+  EXPECT_FLOAT_EQ(largest("sglang-prefill"), 62);
+}
+
+TEST(SglangFused, RowsStayFloat32) {
+  const std::vector<float> row{0.0f, 257.0f, 85.3333333f, 170.6666667f};
+  EXPECT_EQ(decoded(find_codec("sglang-fused"), row, 4, {})[1], 257.0f);
+  EXPECT_EQ(decoded(find_codec("sglang-flush"), row, 4, {})[1], 256.0f);
 }
 
 TEST(VectorCodec, EveryCodewordIsHeldExactly) {
@@ -306,6 +392,18 @@ TEST(Codec, Refusals) {
   refused("sglang-prefill", 64, {.groups = 2, .clip = 0}, "2 groups without clipping");
   refused("sglang-prefill", 64, {.groups = 1, .clip = 1.5}, "clip ratio 1.5");
   refused("sglang-prefill", 64, {.groups = 1, .clip = NAN}, "clip ratio");
+  for (const char* name : {"sglang-lloyd-max", "sglang-flush", "sglang-fused"}) {
+    for (const int dim : {0, 2, 80, 96}) refused(name, dim, {}, "powers of two");
+    refused(name, 64, {.groups = 1, .clip = NAN}, "clip ratio");
+    refused(name, 64, {.groups = 3, .clip = 0}, "3 groups do not divide the head dim 64");
+  }
+  for (const char* name : {"sglang-lloyd-max", "sglang-fused", "lloyd-max", "nova-scalar-int2"}) {
+    refused(name, 64, {.groups = 2, .clip = 0}, "a row is one group, expected --groups 1, found 2");
+  }
+  for (const char* name : {"lloyd-max", "nova-scalar-int2"}) {
+    refused(name, 66, {}, "head dim 66");
+    refused(name, 64, {.groups = 1, .clip = 1.01}, "clip ratio 1.01");
+  }
   refused("none", 64, {.groups = 2, .clip = 0}, "no groups");
   EXPECT_NO_THROW(find_codec("sglang-prefill").encode(nullptr, 0, 64, {.groups = 2, .clip = 1.0}));
   try {
