@@ -21,4 +21,11 @@ struct EndToEndResult {
   std::vector<EndToEndBucket> buckets{};  // ascending; those without a counted position are absent
 };
 
+// Greedy generation by the model with a quantised cache beside the exact one, from the same prompts.
+struct GenerationAgreement {
+  int64_t prompt = 0, count = 0;  // tokens given, and generated, of every probe
+  double agreement = 0;  // share of places with the same token; after the first other token by chance
+  std::vector<int64_t> divergence{};  // per probe, tokens before the first that differs; `count`: none does
+};
+
 }  // namespace oscar

@@ -8,6 +8,8 @@
 
 #include "formats/error.h"
 #include "libcalib/setup.h"
+#include "libcalib/verify.h"
+#include "libdump/generation.h"
 #include "libdump/quantised_attention.h"
 #include "libdump/token_loss.h"
 
@@ -66,11 +68,18 @@ void check(const ModelConfig& config, const std::vector<std::vector<int32_t>>& p
   }
 }
 
-std::vector<int64_t> powers_of_two(const std::vector<std::vector<int32_t>>& probes) {
+void check_row(const ModelConfig& config, const CacheCodes& codes, const Windows& windows) {
+  check_codes(codes.k, Side::K, config.attention, windows, codes.name);
+  check_codes(codes.v, Side::V, config.attention, windows, codes.name);
+}
+
+std::vector<int64_t> default_edges(const std::vector<std::vector<int32_t>>& probes, int64_t first_query) {
   size_t longest = 0;
   for (const auto& ids : probes) longest = std::max(longest, ids.size());
   std::vector<int64_t> edges;
-  for (int64_t edge = 256; edge < static_cast<int64_t>(longest); edge *= 2) edges.push_back(edge);
+  for (const PositionBucket& bucket : position_buckets(first_query, static_cast<int64_t>(longest))) {
+    if (bucket.first > first_query) edges.push_back(bucket.first);
+  }
   return edges;
 }
 
@@ -86,7 +95,7 @@ EndToEnd::EndToEnd(Model& model, std::vector<std::vector<int32_t>> probes, EndTo
                    const Progress& progress)
     : model_(model), probes_(std::move(probes)), options_(std::move(options)) {
   check(model.config(), probes_, options_);
-  if (options_.buckets.empty()) options_.buckets = powers_of_two(probes_);
+  if (options_.buckets.empty()) options_.buckets = default_edges(probes_, options_.first_query);
   const ThreadsKept kept;
   exact_ = forward({}, counter(progress, count_tokens(probes_) * model.config().layers));
 }
@@ -97,9 +106,7 @@ EndToEndResult EndToEnd::exact() const {
 }
 
 EndToEndResult EndToEnd::run(const CacheCodes& codes, const Progress& progress) const {
-  const auto& shapes = model_.config().attention;
-  check_codes(codes.k, Side::K, shapes, options_.windows, codes.name);
-  check_codes(codes.v, Side::V, shapes, options_.windows, codes.name);
+  check_row(model_.config(), codes, options_.windows);
   const int64_t tokens = count_tokens(probes_),
                 counted = tokens - options_.first_query * static_cast<int64_t>(probes_.size());
   const ThreadsKept kept;
@@ -109,6 +116,31 @@ EndToEndResult EndToEnd::run(const CacheCodes& codes, const Progress& progress) 
   };
   const std::vector<at::Tensor> changed = forward(attend, step);
   return measure(&changed, step);
+}
+
+GenerationAgreement EndToEnd::generate(const CacheCodes& codes, int64_t prompt, int64_t count,
+                                       const Progress& progress) const {
+  check_row(model_.config(), codes, options_.windows);
+  if (count < 1) throw invalid("generate {} tokens: expected at least 1", count);
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < probes_.size(); ++i) {
+    const auto tokens = static_cast<int64_t>(probes_[i].size());
+    if (prompt < 1 || prompt > tokens)
+      throw invalid("prompt of {} tokens: probe {} has {}", prompt, i, tokens);
+    prompts.emplace_back(probes_[i].begin(), probes_[i].begin() + prompt);
+  }
+  const ThreadsKept kept;
+  const Generator generator(model_, prompt + count, options_.threads, options_.deterministic);
+  const auto exact = generator.greedy(prompts, count, nullptr, options_.windows, {});
+  const auto changed = generator.greedy(prompts, count, &codes, options_.windows,
+                                        counter(progress, count * static_cast<int64_t>(prompts.size())));
+  GenerationAgreement result{.prompt = prompt, .count = count};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    result.divergence.push_back(std::ranges::mismatch(exact[i], changed[i]).in1 - exact[i].begin());
+    for (size_t t = 0; t < exact[i].size(); ++t) result.agreement += exact[i][t] == changed[i][t];
+  }
+  result.agreement /= static_cast<double>(count * static_cast<int64_t>(prompts.size()));
+  return result;
 }
 
 std::vector<at::Tensor> EndToEnd::forward(const Decoder::Attend& attend,

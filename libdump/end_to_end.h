@@ -12,9 +12,8 @@ struct EndToEndOptions {
   Windows windows;
   int64_t first_query = 0;  // positions before it are run, not counted
   int threads = 2;
-  bool deterministic = false;  // as DecoderOptions
-  std::vector<int64_t>
-      buckets{};  // ascending positions where a bucket begins; empty: powers of two from 256 on
+  bool deterministic = false;      // as DecoderOptions
+  std::vector<int64_t> buckets{};  // ascending positions where one begins; empty: position_buckets()
 };
 
 class EndToEnd {
@@ -34,6 +33,11 @@ class EndToEnd {
   // attention, so that what one layer loses goes through the next. std::invalid_argument names the row
   // (codes.name) and what its codes lack.
   EndToEndResult run(const CacheCodes& codes, const Progress& progress = {}) const;
+  // Both models go on from the first `prompt` tokens of each probe, always with the most likely token (the
+  // lowest id on a tie). Every layer's weights are in memory at once. Progress in tokens of the quantised
+  // model. std::invalid_argument as run(); a probe shorter than the prompt, nothing to generate.
+  GenerationAgreement generate(const CacheCodes& codes, int64_t prompt, int64_t count,
+                               const Progress& progress = {}) const;
 
  private:
   std::vector<at::Tensor> forward(const Decoder::Attend& attend,

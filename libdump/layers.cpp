@@ -103,14 +103,15 @@ void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_
 }
 }  // namespace
 
-void RopeTable::apply(const at::Tensor& in, int64_t column, int heads, int head_dim, float* out) const {
+void RopeTable::apply(const at::Tensor& in, int64_t column, int heads, int head_dim, int64_t position,
+                      float* out) const {
   const int64_t tokens = in.size(0);
+  const float *cos = cos_.data() + position * half_, *sin = sin_.data() + position * half_;
   if (in.scalar_type() == at::kBFloat16) {
-    rotate(in.const_data_ptr<c10::BFloat16>() + column, in.stride(0), tokens, heads, head_dim, half_,
-           cos_.data(), sin_.data(), out);
+    rotate(in.const_data_ptr<c10::BFloat16>() + column, in.stride(0), tokens, heads, head_dim, half_, cos,
+           sin, out);
   } else {
-    rotate(in.const_data_ptr<float>() + column, in.stride(0), tokens, heads, head_dim, half_, cos_.data(),
-           sin_.data(), out);
+    rotate(in.const_data_ptr<float>() + column, in.stride(0), tokens, heads, head_dim, half_, cos, sin, out);
   }
 }
 

@@ -38,8 +38,10 @@ class RopeTable {
  public:
   RopeTable(const RopeConfig& config, int64_t positions);
   // Rotates the first `dim` elements of a head in halves (GPT-NeoX order): (x1, x2) -> (x1 c - x2 s, x2 c +
-  // x1 s). `in` may be float32 or bfloat16, rows `in_stride` apart; `out` (heads, D) a row is float32.
-  void apply(const at::Tensor& in, int64_t column, int heads, int head_dim, float* out) const;
+  // x1 s). Heads are side by side from `column` of `in` on, float32 or bfloat16; row r is at `position` + r.
+  // `out` (T, heads, D) is float32.
+  void apply(const at::Tensor& in, int64_t column, int heads, int head_dim, int64_t position,
+             float* out) const;
 
  private:
   int half_;

@@ -102,7 +102,7 @@ EndToEndResult summarise(const std::vector<std::vector<TokenLoss>>& losses, int6
   EndToEndResult result{.mean = all.figures()};
   for (size_t b = 0; b < buckets.size(); ++b) {
     if (buckets[b].count == 0) continue;
-    result.buckets.push_back({.first = b == 0 ? 0 : edges[b - 1],
+    result.buckets.push_back({.first = b == 0 ? first : std::max(first, edges[b - 1]),
                               .last = b < edges.size() ? std::min(edges[b], longest) : longest,
                               .count = buckets[b].count,
                               .figures = buckets[b].figures()});

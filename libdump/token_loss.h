@@ -23,8 +23,8 @@ std::vector<TokenLoss> token_losses(const Model& model, std::span<const int32_t>
                                     const at::Tensor* other, int64_t first, int threads,
                                     const std::function<void(int64_t)>& step);
 
-// losses[i] are of a sequence of first + losses[i].size() tokens. `edges` ascending: a bucket is [edge, next
-// edge).
+// losses[i] are of a sequence of first + losses[i].size() tokens. Buckets begin at `first` and at every edge
+// (ascending).
 EndToEndResult summarise(const std::vector<std::vector<TokenLoss>>& losses, int64_t first,
                          const std::vector<int64_t>& edges);
 

@@ -67,13 +67,13 @@ class LlamaLayer : public DecoderLayer {
   }
 
   void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
-               const Attend& attend) const override {
+               const Attend& attend, int64_t position) const override {
     const int64_t tokens = hidden.size(0), d = shape_.dim_k, q_width = shape_.q_heads * d,
                   kv_width = shape_.kv_heads * d;
     const at::Tensor qkv = qkv_(activation(rms_norm(hidden, attention_norm_, config_.norm_eps), precision_));
     at::Tensor q = at::empty({tokens, q_width}, at::kFloat), k = at::empty({tokens, kv_width}, at::kFloat);
-    rope_->apply(qkv, 0, shape_.q_heads, shape_.dim_k, q.mutable_data_ptr<float>());
-    rope_->apply(qkv, q_width, shape_.kv_heads, shape_.dim_k, k.mutable_data_ptr<float>());
+    rope_->apply(qkv, 0, shape_.q_heads, shape_.dim_k, position, q.mutable_data_ptr<float>());
+    rope_->apply(qkv, q_width, shape_.kv_heads, shape_.dim_k, position, k.mutable_data_ptr<float>());
     at::Tensor v =
         at::empty({tokens, kv_width}, at::kFloat).copy_(qkv.narrow(1, q_width + kv_width, kv_width));
     if (precision_ == Precision::BFloat16) {

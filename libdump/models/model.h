@@ -32,9 +32,10 @@ class DecoderLayer {
  public:
   virtual ~DecoderLayer() = default;
   // hidden (T, hidden) float32, replaced by the layer's output. Calls `sink` once when the layer has a cache.
-  // Attention is exact and causal where `attend` is empty.
+  // Attention is exact and causal where `attend` is empty. The first row is at `position` of its sequence;
+  // where that is not 0, `attend` knows the rows before it.
   virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
-                       const Attend& attend = {}) const = 0;
+                       const Attend& attend = {}, int64_t position = 0) const = 0;
   virtual std::vector<Matrix> value_metric() const = 0;  // Hkv x (Dv, Dv), from W_O
 };
 

@@ -9,6 +9,7 @@
 #include <Eigen/QR>
 #include <cmath>
 
+#include "libdump/generation.h"
 #include "libdump/quantised_attention.h"
 #include "tests/support/support.h"
 #include "tests/support/toy_model.h"
@@ -194,20 +195,21 @@ TEST(EndToEnd, AgreesWithARunQueryByQuery) {
     const EndToEndResult found = run.run(codes);
     const auto check = [&](const EndToEndFigures& f, int64_t first, int64_t last) {
       const EndToEndFigures expected = figures(toy, exact, changed, first, last);
-      // Rows that differ in their last bit may fall on two sides of a rounding boundary in a later layer.
-      EXPECT_NEAR(f.perplexity, expected.perplexity, 1e-4 * expected.perplexity);
-      EXPECT_NEAR(f.token_kl, expected.token_kl, 1e-3 * expected.token_kl + 1e-9);
+      // Rows that differ in their last bit may fall on two sides of a level's boundary in a later layer; that
+      // attention itself agrees much better is tested above.
+      EXPECT_NEAR(f.perplexity, expected.perplexity, 1e-3 * expected.perplexity);
+      EXPECT_NEAR(f.token_kl, expected.token_kl, 1e-2 * expected.token_kl);
       EXPECT_NEAR(f.top1, expected.top1, 0.02);
     };
     check(found.mean, 10, 1000);
     EXPECT_GT(found.mean.token_kl, 1e-3);
     ASSERT_EQ(found.buckets.size(), 3u);
     const std::array<std::array<int64_t, 3>, 3> expected{
-        {{0, 32, 22 + 22 + 10}, {32, 100, 68 + 59}, {100, 150, 50}}};
+        {{10, 32, 22 + 22 + 10}, {32, 100, 68 + 59}, {100, 150, 50}}};
     for (size_t b = 0; b < 3; ++b) {
       const EndToEndBucket& bucket = found.buckets[b];
       EXPECT_EQ((std::array<int64_t, 3>{bucket.first, bucket.last, bucket.count}), expected[b]);
-      check(bucket.figures, std::max<int64_t>(10, bucket.first), bucket.last);
+      check(bucket.figures, bucket.first, bucket.last);
     }
   }
   const EndToEndResult alone = run.exact();
@@ -263,6 +265,56 @@ TEST(EndToEnd, ThreadsDoNotChangeTheFigures) {
   EXPECT_EQ(at::get_num_threads(), before) << "the caller's own loops would stay on one thread";
 }
 
+int32_t most_likely(const at::Tensor& logits) {
+  const float* values = logits.const_data_ptr<float>();
+  return static_cast<int32_t>(std::max_element(values, values + logits.numel()) - values);
+}
+
+TEST(Generation, AGrowingCacheIsTheWholeForwardAgainForEveryToken) {
+  const Toy toy;
+  constexpr int64_t kPrompt = 20, kCount = 30;
+  std::vector<std::vector<int32_t>> prompts;
+  for (const auto& ids : toy.probes) prompts.emplace_back(ids.begin(), ids.begin() + kPrompt);
+  const auto again = [&](const CacheCodes* codes) {
+    auto sequences = prompts;
+    for (int64_t i = 0; i < kCount; ++i) {
+      Decoder decoder(*toy.model, sequences, {1, true});
+      const Decoder::Attend attend = [&](int64_t, const AttentionRows& rows, float* o) {
+        attend_by_query(*codes, kWindows, rows, o);
+      };
+      while (!decoder.done()) decoder.run_layer({}, codes ? attend : Decoder::Attend());
+      for (size_t s = 0; s < sequences.size(); ++s)
+        sequences[s].push_back(most_likely(toy.model->logits(decoder.hidden()[s].slice(0, kPrompt + i - 1))));
+    }
+    for (auto& ids : sequences) ids.erase(ids.begin(), ids.begin() + kPrompt);
+    return sequences;
+  };
+  const Generator generator(*toy.model, kPrompt + kCount, 2, true);
+  const auto exact = again(nullptr);
+  EXPECT_EQ(generator.greedy(prompts, kCount, nullptr, kWindows, {}), exact);
+  const EndToEnd run(*toy.model, toy.probes, {.windows = kWindows});
+  for (const Basis basis : {Basis::Own, Basis::Skewed}) {
+    const CacheCodes codes = toy.codes("sglang-prefill", basis);
+    const auto changed = again(&codes);
+    EXPECT_EQ(generator.greedy(prompts, kCount, &codes, kWindows, {}), changed);
+
+    const GenerationAgreement found = run.generate(codes, kPrompt, kCount);
+    double equal = 0;
+    for (size_t s = 0; s < exact.size(); ++s) {
+      int64_t same = 0;
+      while (same < kCount && exact[s][static_cast<size_t>(same)] == changed[s][static_cast<size_t>(same)])
+        ++same;
+      EXPECT_EQ(found.divergence.at(s), same);
+      for (size_t i = 0; i < exact[s].size(); ++i) equal += exact[s][i] == changed[s][i];
+    }
+    EXPECT_DOUBLE_EQ(found.agreement, equal / static_cast<double>(kCount * 3));
+    EXPECT_LT(found.agreement, 1) << "nothing was tested";
+  }
+  const GenerationAgreement none = run.generate(toy.codes("none", Basis::Rotated), kPrompt, kCount);
+  EXPECT_EQ(none.agreement, 1);
+  EXPECT_EQ(none.divergence, std::vector<int64_t>(3, kCount));
+}
+
 std::string refusal(const std::function<void()>& call) {
   try {
     call();
@@ -290,6 +342,11 @@ TEST(EndToEnd, RefusesWhatCannotBeRun) {
   const auto text = refusal([&] { run.run(codes); });
   EXPECT_NE(text.find("'row'"), std::string::npos) << text;
   EXPECT_NE(text.find("no layer 1"), std::string::npos) << text;
+  const auto generate = [&](int64_t prompt, int64_t count) {
+    return refusal([&] { run.generate(toy.codes("none", Basis::Own), prompt, count); });
+  };
+  EXPECT_NE(generate(21, 5).find("probe 2 has 20"), std::string::npos);
+  EXPECT_NE(generate(10, 0).find("at least 1"), std::string::npos);
 }
 
 }  // namespace
