@@ -1,7 +1,7 @@
 // Causal attention of one KV head of one sequence that reads its history from codes, as a server does.
 //
-// For query t, keys and values s in Hist(t) = { s : sink <= s <= t - recent } come from the codes, all others are exact;
-// one softmax over both. Otherwise as causal_attention.
+// For query t, keys and values s in Hist(t) = { s : sink <= s <= t - recent } come from the codes, all others
+// are exact; one softmax over both. Otherwise as causal_attention.
 #pragma once
 #include <cstdint>
 
@@ -11,14 +11,15 @@
 namespace oscar {
 
 struct CachedAttentionProblem {
-  AttentionProblem exact;  // sizes, and the exact rows
-  int64_t sink, recent;    // tokens, >= 0
+  AttentionProblem exact;     // sizes, and the exact rows
+  int64_t sink, recent;       // tokens, >= 0
   CodeRows k_codes, v_codes;  // (T, dim_k) and (T, dim_v), in the same basis as exact.k and exact.v
 };
 
-// One thread, which calls decode in order, each row of [sink, T - recent) once and no other. Scratch memory: packed copies
-// of k and v and of their decoded history. lse may be nullptr. The result of a query depends on the rows that it sees and
-// the SIMD level; with codes that lose nothing it is causal_attention's to the bit. All rows that are read must be finite.
+// One thread, which calls decode in order: no row outside [sink, T - recent), each of those once, none where
+// sliding_window <= recent hides the history. lse may be nullptr. Scratch memory: packed copies of k and v
+// and of their history as decoded. The result of a query depends on the rows that it sees and the SIMD level;
+// codes that lose nothing give causal_attention's to the bit. All rows must be finite.
 void cached_attention(const CachedAttentionProblem& problem, float* o, float* lse);
 // Double throughout.
 void cached_attention_reference(const CachedAttentionProblem& problem, float* o, float* lse);

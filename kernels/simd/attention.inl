@@ -1,263 +1,36 @@
-// Streaming attention whose softmax never leaves the registers: exp(l - shift) needs no maximum, only a shift
-// that is not far below it.
-//
-// Rows are (query, head) pairs in order of time, MR a block, kTileBlocks a tile; keys go by in spans. The
-// shift of a row starts as its largest logit on its own key and on the first panel of the sequence, where
-// attention sinks are. A span with a logit more than kRoom above the shift is done again with that logit as
-// the shift, which is rare; below the shift nothing is lost, because the sum of a row is at least 1.
+// One source of rows, or two: the exact ones and those decoded from codes.
 
 namespace oscar::OSCAR_LEVEL {
 namespace {
 
-constexpr int kSpan = 256;  // keys; a multiple of P
-constexpr int kTileBlocks = 48 / MR;
-constexpr float kRoom = 40;  // e^40 times any sum of values is finite
-constexpr float kNothing = -3e38f;
-// All keys are visible; some are. The others only set `high`: for the visible keys, for the row's own key.
-enum class Pass { kVisible, kMasked, kTop, kOwn };
-
-struct AttentionRows {      // one block
-  int64_t lowest, highest;  // positions of its first and last query
-  bool full;                // no padding
-  float minus_shift[MR];
-  int32_t last[MR], first[MR];  // visible keys; last -1: padding
-  float sum[MR][W];             // lanes of this span
-  float high[MR][W];            // lanes of this span: l - shift
-  double sums[MR];
-};
-
-// weights (MR, kSpan) of one block and panel.
-template <Pass kPass>
-void attend_panel(const float* q, const float* k, int dim, float scale, AttentionRows& rows, int32_t key,
-                  float* weights) {
-  vf scores[MR][NR];
-  {
-    vf acc[MR][NR] = {};
-    multiply<1, MR>(q, k, dim, acc);
-    OSCAR_UNROLL
-    for (int i = 0; i < MR; ++i) {
-      OSCAR_UNROLL
-      for (int v = 0; v < NR; ++v) scores[i][v] = fma(acc[i][v], fill(scale), fill(rows.minus_shift[i]));
-    }
+void cached_attention(const CachedAttentionProblem& problem, float* o, float* lse) {
+  const AttentionProblem& p = problem.exact;
+  if (p.tokens == 0) return;
+  const int64_t window = p.sliding_window > 0 ? lower(p.sliding_window, p.tokens) : p.tokens;
+  const int64_t low = lower(problem.sink, p.tokens), recent = lower(problem.recent, p.tokens + 1);
+  const int64_t high = recent < window ? p.tokens - recent : 0;  // [low, high) is history to some query
+  const int64_t panels = ceil_div(p.tokens, P), value_rows = panels * P;
+  const int64_t size_k = value_rows * p.dim_k, size_v = value_rows * ceil_div(p.dim_v, P) * P;
+  Scratch<float> k(size_k), v(size_v);
+  pack_keys(p.k, p.k_stride, 0, p.tokens, p.dim_k, k);
+  pack_values(p.v, p.v_stride, 0, p.tokens, p.dim_v, value_rows, v);
+  if (low >= high) {
+    attend_all(p, {k, k, v, v, value_rows, 0, p.tokens + 1, window}, o, lse);
+    return;
   }
-  OSCAR_UNROLL
-  for (int i = 0; i < MR; i += 2) {
-    vf x[2 * NR], p[2 * NR];
-    vi visible[2 * NR];
-    OSCAR_UNROLL
-    for (int n = 0; n < 2 * NR; ++n) {
-      const int r = i + n / NR;
-      const vi keys = lanes() + fill(key + n % NR * W);
-      x[n] = scores[r][n % NR];
-      if constexpr (kPass != Pass::kVisible) {
-        visible[n] =
-            (keys <= fill(rows.last[r])) & (keys >= fill(kPass == Pass::kOwn ? rows.last[r] : rows.first[r]));
-        x[n] = visible[n] ? x[n] : fill(kNothing);
-      }
-    }
-    OSCAR_UNROLL
-    for (int r = i; r < i + 2; ++r) {
-      vf high = load(rows.high[r]);
-      OSCAR_UNROLL
-      for (int v = 0; v < NR; ++v) high = larger(x[(r - i) * NR + v], high);
-      store(rows.high[r], high);
-    }
-    if constexpr (kPass == Pass::kTop || kPass == Pass::kOwn) continue;
-    OSCAR_UNROLL
-    for (int n = 0; n < 2 * NR; ++n) x[n] = larger(fill(kLowest), x[n]);
-    exponentials(x, p);
-    OSCAR_UNROLL
-    for (int r = i; r < i + 2; ++r) {
-      vf sum = load(rows.sum[r]);
-      OSCAR_UNROLL
-      for (int v = 0; v < NR; ++v) {
-        const int n = (r - i) * NR + v;
-        if constexpr (kPass == Pass::kMasked) p[n] = visible[n] ? p[n] : vf{};
-        store(weights + r * kSpan + v * W, p[n]);
-        sum += p[n];
-      }
-      store(rows.sum[r], sum);
-    }
+  Scratch<float> k_codes(size_k), v_codes(size_v), decoded(kDecoded * upper(p.dim_k, p.dim_v));
+  for (int64_t s = low, n; s < high; s += n) {
+    n = lower(kDecoded - s % kDecoded, high - s);
+    problem.k_codes.decode(problem.k_codes.self, s, n, decoded);
+    pack_keys(decoded, p.dim_k, s, n, p.dim_k, k_codes);
+    problem.v_codes.decode(problem.v_codes.self, s, n, decoded);
+    pack_values(decoded, p.dim_v, s, n, p.dim_v, value_rows, v_codes);
   }
-}
-
-void clear_span(AttentionRows& rows) {
-  for (int i = 0; i < MR; ++i) {
-    store(rows.sum[i], vf{});
-    store(rows.high[i], fill(kNothing));
-  }
-}
-
-// out (MR, P) += weights (MR, kSpan) x values (depth, P). The span is summed by itself: shorter float32
-// chains.
-void add_values(const float* weights, const float* values, int64_t depth, float* out) {
-  vf acc[MR][NR] = {};
-  multiply<kSpan, 1>(weights, values, depth, acc);
-  OSCAR_UNROLL
-  for (int i = 0; i < MR; ++i) {
-    OSCAR_UNROLL
-    for (int v = 0; v < NR; ++v) {
-      float* to = out + i * P + v * W;
-      store(to, load(to) + acc[i][v]);
-    }
-  }
-}
-
-struct AttentionTile {
-  Scratch<float> q, weights, out;  // (block, dim_k, MR), (block, MR, kSpan), (block, panel of v, MR, P)
-  Scratch<AttentionRows> rows;
-  AttentionTile(int dim_k, int64_t panels_v)
-      : q(kTileBlocks * MR * dim_k),
-        weights(kTileBlocks * MR * kSpan),
-        out(kTileBlocks * MR * panels_v * P),
-        rows(kTileBlocks) {}
-};
-
-struct Panels {
-  int64_t begin, end;  // [begin, end) holds a visible key of the block
-};
-OSCAR_INLINE Panels visible_panels(const AttentionRows& rows, int64_t window, int64_t span) {
-  const int64_t first = upper(0, rows.lowest - window + 1) / P, last = rows.highest / P + 1;
-  return {upper(first, span * (kSpan / P)), lower(last, (span + 1) * (kSpan / P))};
-}
-
-void attend(const AttentionProblem& p, const float* q, const float* k, int64_t window, int64_t panel,
-            AttentionRows& rows, float* weights) {
-  const int64_t key = panel * P, end = key + P - 1;
-  const bool all = rows.full && end <= rows.lowest && key > rows.highest - window;
-  const auto run = all ? attend_panel<Pass::kVisible> : attend_panel<Pass::kMasked>;
-  run(q, k + panel * p.dim_k * P, p.dim_k, p.scale, rows, static_cast<int32_t>(key), weights + key % kSpan);
-}
-
-// The first shift of every row. It depends on nothing but the row, and so does all that follows.
-void start_rows(const AttentionProblem& p, const float* q, const float* k, int64_t window,
-                AttentionRows& rows) {
-  clear_span(rows);
-  for (int i = 0; i < MR; ++i) {
-    rows.minus_shift[i] = 0;
-    rows.sums[i] = 0;
-  }
-  if (rows.lowest < P - 1 + window) attend_panel<Pass::kTop>(q, k, p.dim_k, p.scale, rows, 0, nullptr);
-  for (int64_t key = rows.lowest / P * P; key <= rows.highest; key += P) {
-    attend_panel<Pass::kOwn>(q, k + key * p.dim_k, p.dim_k, p.scale, rows, static_cast<int32_t>(key),
-                             nullptr);
-  }
-  for (int i = 0; i < MR; ++i) {
-    if (rows.last[i] >= 0) rows.minus_shift[i] = -highest(load(rows.high[i]));
-  }
-}
-
-// Whether a row got a logit too far above its shift; its shift is raised and what it has summed so far
-// scaled.
-bool raise_shifts(AttentionRows& rows, int64_t panels_v, float* out) {
-  vf high = load(rows.high[0]);
-  for (int i = 1; i < MR; ++i) high = larger(load(rows.high[i]), high);
-  if (!(highest(high) > kRoom)) return false;
-  for (int i = 0; i < MR; ++i) {
-    const float excess = highest(load(rows.high[i]));
-    if (!(excess > kRoom)) continue;
-    const float before = rows.minus_shift[i];
-    rows.minus_shift[i] = before - excess;
-    const double factor = std::exp(static_cast<double>(rows.minus_shift[i]) - before);
-    rows.sums[i] *= factor;
-    for (int64_t c = 0; c < panels_v; ++c) {
-      for (int v = 0; v < P; ++v) out[(c * MR + i) * P + v] *= static_cast<float>(factor);
-    }
-  }
-  return true;
-}
-
-void attention_rows(const AttentionProblem& p, const float* k, const float* v, int64_t value_rows,
-                    int64_t window, int64_t row0, int64_t count, AttentionTile& tile, float* o, float* lse) {
-  const int64_t blocks = ceil_div(count, MR), panels_v = ceil_div(p.dim_v, P);
-  std::memset(tile.out, 0, sizeof(float) * kTileBlocks * MR * panels_v * P);
-  for (int64_t r = 0; r < blocks * MR; ++r) {
-    AttentionRows& rows = tile.rows[r / MR];
-    const int64_t i = r % MR, t = r < count ? (row0 + r) / p.group : -1, j = (row0 + r) % p.group;
-    rows.last[i] = static_cast<int32_t>(t);
-    rows.first[i] = static_cast<int32_t>(upper(0, t - window + 1));
-    float* out = tile.q + r / MR * MR * p.dim_k + i;
-    for (int d = 0; d < p.dim_k; ++d) out[d * MR] = t < 0 ? 0 : p.q[t * p.q_stride + j * p.dim_k + d];
-  }
-  for (int64_t b = 0; b < blocks; ++b) {
-    AttentionRows& rows = tile.rows[b];
-    rows.lowest = rows.last[0];
-    rows.highest = (row0 + lower(b * MR + MR, count) - 1) / p.group;
-    rows.full = b * MR + MR <= count;
-    start_rows(p, tile.q + b * MR * p.dim_k, k, window, rows);
-  }
-
-  const int64_t first_key = tile.rows[0].first[0], last_key = tile.rows[blocks - 1].highest;
-  for (int64_t span = first_key / kSpan; span <= last_key / kSpan; ++span) {
-    Panels seen[kTileBlocks];
-    for (int64_t b = 0; b < blocks; ++b) {
-      seen[b] = visible_panels(tile.rows[b], window, span);
-      clear_span(tile.rows[b]);
-    }
-    for (int64_t c = span * (kSpan / P); c < (span + 1) * (kSpan / P); ++c) {
-      for (int64_t b = 0; b < blocks; ++b) {
-        if (c < seen[b].begin || c >= seen[b].end) continue;
-        attend(p, tile.q + b * MR * p.dim_k, k, window, c, tile.rows[b], tile.weights + b * MR * kSpan);
-      }
-    }
-    for (int64_t b = 0; b < blocks; ++b) {
-      AttentionRows& rows = tile.rows[b];
-      if (seen[b].begin >= seen[b].end) continue;
-      if (raise_shifts(rows, panels_v, tile.out + b * panels_v * MR * P)) {
-        clear_span(rows);
-        for (int64_t c = seen[b].begin; c < seen[b].end; ++c) {
-          attend(p, tile.q + b * MR * p.dim_k, k, window, c, rows, tile.weights + b * MR * kSpan);
-        }
-      }
-      for (int i = 0; i < MR; ++i) rows.sums[i] += total(load(rows.sum[i]));
-    }
-    for (int64_t c = 0; c < panels_v; ++c) {
-      for (int64_t b = 0; b < blocks; ++b) {
-        if (seen[b].begin >= seen[b].end) continue;
-        const int64_t key = seen[b].begin * P, depth = lower(seen[b].end * P, tile.rows[b].highest + 1) - key;
-        add_values(tile.weights + b * MR * kSpan + key % kSpan, v + (c * value_rows + key) * P, depth,
-                   tile.out + (b * panels_v + c) * MR * P);
-      }
-    }
-  }
-
-  for (int64_t r = 0; r < count; ++r) {
-    const AttentionRows& rows = tile.rows[r / MR];
-    const int64_t i = r % MR, t = (row0 + r) / p.group, j = (row0 + r) % p.group;
-    lse[j * p.lse_stride + t] = static_cast<float>(std::log(rows.sums[i]) - rows.minus_shift[i]);
-    const float factor = static_cast<float>(1 / rows.sums[i]);
-    const float* out = tile.out + (r / MR * panels_v * MR + i) * P;
-    float* to = o + t * p.o_stride + j * p.dim_v;
-    for (int64_t d = 0; d < p.dim_v; d += P, out += MR * P) {
-      float row[P];
-      for (int n = 0; n < P; n += W) store(row + n, load(out + n) * fill(factor));
-      std::memcpy(to + d, row, sizeof(float) * lower(P, p.dim_v - d));
-    }
-  }
+  attend_all(p, {k, k_codes, v, v_codes, value_rows, low, recent, window}, o, lse);
 }
 
 void causal_attention(const AttentionProblem& problem, float* o, float* lse) {
-  const auto& p = problem;
-  if (p.tokens == 0) return;
-  const FlushDenormals guard;
-  const int64_t window = p.sliding_window > 0 ? lower(p.sliding_window, p.tokens) : p.tokens;
-  const int64_t panels = ceil_div(p.tokens, P), panels_v = ceil_div(p.dim_v, P);
-  Scratch<float> k(panels * p.dim_k * P), v(panels_v * panels * P * P);
-  for (int64_t c = 0; c < panels; ++c) {
-    pack_panel(p.k + c * P * p.k_stride, p.k_stride, lower(P, p.tokens - c * P), p.dim_k,
-               k + c * p.dim_k * P);
-  }
-  for (int64_t s = 0; s < p.tokens; ++s) {
-    for (int64_t c = 0; c < panels_v; ++c) {
-      std::memcpy(v + (c * panels * P + s) * P, p.v + s * p.v_stride + c * P,
-                  sizeof(float) * lower(P, p.dim_v - c * P));
-    }
-  }
-  AttentionTile tile(p.dim_k, panels_v);
-  const int64_t rows = p.tokens * p.group;
-  for (int64_t row0 = 0; row0 < rows; row0 += kTileBlocks * MR) {
-    attention_rows(p, k, v, panels * P, window, row0, lower(kTileBlocks * MR, rows - row0), tile, o, lse);
-  }
+  cached_attention({problem, 0, problem.tokens + 1, {}, {}}, o, lse);
 }
 
 }  // namespace

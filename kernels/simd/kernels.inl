@@ -2,6 +2,8 @@
 #include "kernels/levels.h"
 #include "kernels/simd/vector.inl"
 //
+#include "kernels/simd/attention_rows.inl"
+//
 #include "kernels/simd/attention.inl"
 #include "kernels/simd/codebook.inl"
 #include "kernels/simd/diagnose.inl"
@@ -13,9 +15,8 @@ namespace oscar::OSCAR_LEVEL {
 namespace {
 
 constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
-  return {name,     supported, causal_attention, cached_attention_reference, score_stats,
-          diagnose, add_gram,  add_rows,         int2_encode,                int2_decode,
-          nearest_codeword};
+  return {name,     supported, causal_attention, cached_attention, score_stats,     diagnose,
+          add_gram, add_rows,  int2_encode,      int2_decode,      nearest_codeword};
 }
 
 }  // namespace

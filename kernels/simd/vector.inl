@@ -46,8 +46,8 @@ OSCAR_INLINE vf floats(vi x) {
   return reinterpret_cast<vf>(x);
 }
 
-// larger(a, b) is a > b ? a : b: a NaN in `a` is dropped, one in `b` stays; smaller likewise. mask_bits: one bit a lane of
-// a comparison, lane 0 lowest.
+// larger(a, b) is a > b ? a : b: a NaN in `a` is dropped, one in `b` stays; smaller likewise. mask_bits: one
+// bit a lane of a comparison, lane 0 lowest.
 #if OSCAR_WIDTH == 16 && defined(__AVX512F__)
 OSCAR_INLINE vf fill(float x) {
   return _mm512_set1_ps(x);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cached_attention.h"
 #include "kernels/codebook.h"
 #include "kernels/cpu.h"
 #include "kernels/diagnose.h"
@@ -110,6 +111,10 @@ void shape(const char* name, int64_t tokens, int group, int kv_heads, int dim) {
   print("score_stats, all KV heads", seconds, kv_heads, 1e-9 * pairs * 2 * dim, "GFLOP/s");
 
   const Codes k_codes(k, dim, .96), v_codes(v, dim, .92);
+  const CachedAttentionProblem cached{attention, 64, 256, k_codes.rows(), v_codes.rows()};
+  seconds = best([&] { cached_attention(cached, o.data(), lse_out.data()); });
+  print("cached_attention, all heads", seconds, kv_heads, 1e-9 * pairs * 4 * dim, "GFLOP/s");
+
   const DiagnoseProblem problem{tokens,
                                 0,
                                 group,
@@ -160,9 +165,7 @@ void search(int g, int count, int64_t n) {
   char name[64];
   std::snprintf(name, sizeof name, "g=%d count=%d n=%lld", g, count, static_cast<long long>(n));
   const auto run = [&](float* d) {
-    return best([&] {
-      nearest_codeword(rows.data(), g, n, g, codebook.data(), count, index.data(), 1, d);
-    });
+    return best([&] { nearest_codeword(rows.data(), g, n, g, codebook.data(), count, index.data(), 1, d); });
   };
   print(name, run(nullptr), 1, 1e-6 * n, "M searches/s");
   print("  with distances", run(distance.data()), 1, 1e-6 * n, "M searches/s");
@@ -175,6 +178,7 @@ int main(int argc, char** argv) {
   std::printf("level %s\n", std::string(cpu_level()).c_str());
   shape("SmolLM2-135M", 2048, 3, 3, 64);
   shape("Qwen3-8B", 2048, 4, 8, 128);
+  shape("SmolLM2-135M", 4096, 3, 3, 64);
   std::puts("nearest_codeword:");
   for (const int count : {16, 64, 256, 1024}) search(4, count, 100000);
   search(4, 256, 64);
