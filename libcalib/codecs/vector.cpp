@@ -11,7 +11,7 @@
 #include "formats/dtype.h"
 #include "formats/error.h"
 #include "kernels/codebook.h"
-#include "libcalib/codecs/codec.h"
+#include "libcalib/codecs/vector.h"
 
 namespace oscar::vector_codes {
 namespace {
@@ -19,39 +19,6 @@ namespace {
 constexpr int kMaxSize = 64, kMaxBits = 16, kMaxSearch = 16;  // channels that the fast search takes
 constexpr float kMaxWord = 1e17f;  // the squares of 64 such channels stay within the search's range
 constexpr double kMinNorm = 0x1p-24, kMaxNorm = 65504;
-
-void check_options(int64_t n, int dim, const CodecOptions& options) {
-  if (n < 0) throw invalid("codec vector: {} rows", n);
-  if (options.groups != 1) {
-    throw invalid("codec vector: its groups are those of the codebook, expected --groups 1, found {}",
-                  options.groups);
-  }
-  if (!options.codebook) throw invalid("codec vector: no codebook: it must be trained first (oscar-fit)");
-  const auto& groups = options.codebook->groups;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const auto& [size, bits, words] = groups[i];
-    if (size < 1 || size > kMaxSize) {
-      throw invalid("codec vector: group {} has {} channels, expected 1 to {}", i, size, kMaxSize);
-    }
-    if (bits < 0 || bits > kMaxBits) {
-      throw invalid("codec vector: group {} has {} bits, expected 0 to {}", i, bits, kMaxBits);
-    }
-    const size_t expected = (size_t{1} << bits) * static_cast<size_t>(size);
-    if (words.size() != expected) {
-      throw invalid("codec vector: group {} of {} channels and {} bits has {} numbers, expected {}", i, size,
-                    bits, words.size(), expected);
-    }
-    const auto bad = std::ranges::find_if(words, [](float x) { return !(std::abs(x) <= kMaxWord); });
-    if (bad != words.end()) {
-      throw invalid("codec vector: group {}, codeword {}: {} is not a finite number up to {}", i,
-                    (bad - words.begin()) / size, *bad, kMaxWord);
-    }
-  }
-  if (options.codebook->dim() != dim) {
-    throw invalid("codec vector: the groups of the codebook have {} channels in all, the head dim is {}",
-                  options.codebook->dim(), dim);
-  }
-}
 
 uint16_t fp16_norm(double squares, int dim) {
   return float_to_f16(static_cast<float>(std::clamp(std::sqrt(squares / dim), kMinNorm, kMaxNorm)));
@@ -165,13 +132,46 @@ class VectorRows : public EncodedRows {
 
 }  // namespace
 
+void check_options(std::string_view codec, int64_t n, int dim, const CodecOptions& options) {
+  if (n < 0) throw invalid("codec {}: {} rows", codec, n);
+  if (options.groups != 1) {
+    throw invalid("codec {}: its groups are those of the codebook, expected --groups 1, found {}", codec,
+                  options.groups);
+  }
+  if (!options.codebook) throw invalid("codec {}: no codebook: it must be trained first (oscar-fit)", codec);
+  const auto& groups = options.codebook->groups;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto& [size, bits, words] = groups[i];
+    if (size < 1 || size > kMaxSize) {
+      throw invalid("codec {}: group {} has {} channels, expected 1 to {}", codec, i, size, kMaxSize);
+    }
+    if (bits < 0 || bits > kMaxBits) {
+      throw invalid("codec {}: group {} has {} bits, expected 0 to {}", codec, i, bits, kMaxBits);
+    }
+    const size_t expected = (size_t{1} << bits) * static_cast<size_t>(size);
+    if (words.size() != expected) {
+      throw invalid("codec {}: group {} of {} channels and {} bits has {} numbers, expected {}", codec, i,
+                    size, bits, words.size(), expected);
+    }
+    const auto bad = std::ranges::find_if(words, [](float x) { return !(std::abs(x) <= kMaxWord); });
+    if (bad != words.end()) {
+      throw invalid("codec {}: group {}, codeword {}: {} is not a finite number up to {}", codec, i,
+                    (bad - words.begin()) / size, *bad, kMaxWord);
+    }
+  }
+  if (options.codebook->dim() != dim) {
+    throw invalid("codec {}: the groups of the codebook have {} channels in all, the head dim is {}", codec,
+                  options.codebook->dim(), dim);
+  }
+}
+
 std::unique_ptr<EncodedRows> encode(const float* rows, int64_t n, int dim, const CodecOptions& options) {
-  check_options(n, dim, options);
+  check_options("vector", n, dim, options);
   return std::make_unique<VectorRows>(rows, n, dim, options.codebook);
 }
 
 void reference(const double* rows, int64_t n, int dim, const CodecOptions& options, double* decoded) {
-  check_options(n, dim, options);
+  check_options("vector", n, dim, options);
   for (int64_t r = 0; r < n; ++r) {
     const double* x = rows + r * dim;
     double* out = decoded + r * dim;

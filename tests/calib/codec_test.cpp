@@ -79,6 +79,14 @@ std::vector<Case> cases(const CodecInfo& codec) {
     scalar({4, 32, 64, 128, 256}, {1}, {0.0, 0.92, 0.96, 1.0});
   } else if (codec.name == "lloyd-max" || codec.name == "nova-scalar-int2") {
     scalar({4, 64, 80, 96, 128, 256}, {1}, {0.0, 0.96});
+  } else if (codec.name == "int4") {
+    scalar({2, 64, 80, 96, 128, 256}, {1, 2}, {0.0});
+  } else if (codec.name == "kivi-k" || codec.name == "kitty-k") {
+    scalar({1, 4, 30, 64, 96, 128, 256}, {1}, {0.0});
+  } else if (codec.name == "kivi-v") {
+    scalar({32, 64, 96, 128, 256}, {1}, {0.0});
+  } else if (codec.name == "llamacpp-q2_0") {
+    scalar({128, 256, 384}, {1}, {0.0, 0.92, 0.96, 1.0});
   } else if (codec.name == "vector") {
     for (const bool norm : {false, true}) {
       for (const int dim : {64, 96, 128, 256}) add(dim, vector_options(codebook(dim, 4, 8, norm)));
@@ -141,6 +149,7 @@ TEST(Codec, DegenerateRowsFollowTheRuleToo) {
     kinds["zeros"].assign(static_cast<size_t>(40 * dim), 0.0f);
     kinds["constant"].assign(static_cast<size_t>(40 * dim), -2.5f);
     kinds["tiny"] = normal(static_cast<size_t>(40 * dim), 5, 1e-9f);
+    kinds["small"] = normal(static_cast<size_t>(40 * dim), 5, 2e-6f);  // subnormal in fp16
     kinds["huge outlier"] = normal(static_cast<size_t>(40 * dim), 6);
     for (int64_t r = 0; r < 40; ++r) kinds["huge outlier"][static_cast<size_t>(r * dim + r % dim)] = 3e4f;
     for (const auto& [kind, rows] : kinds) {
@@ -191,6 +200,19 @@ TEST(Codec, BitsAreThoseOfTheBytesHeld) {
     EXPECT_DOUBLE_EQ(bits(name, 1), 2.5) << name;
   }
   EXPECT_DOUBLE_EQ(bits("sglang-flush", 2), 3);
+  EXPECT_DOUBLE_EQ(bits("int4", 1), 4.25);  // 64 + 4 bytes
+  EXPECT_DOUBLE_EQ(bits("int4", 4), 5);
+  EXPECT_DOUBLE_EQ(bits("kivi-v", 1), 3);
+  EXPECT_DOUBLE_EQ(bits("llamacpp-q2_0", 1), 3);
+  EXPECT_DOUBLE_EQ(bits("kivi-k", 1), (3 + 4) * 8 / 10.0);  // one page of 10 tokens: 3 bytes and a range of 4
+  const auto page_bits = [&](const char* name, int tokens, int dim) {
+    const std::vector<float> page(static_cast<size_t>(tokens * dim));
+    return 8.0 * static_cast<double>(find_codec(name).encode(page.data(), tokens, dim, {})->bytes()) /
+           (tokens * dim);
+  };
+  EXPECT_DOUBLE_EQ(page_bits("kivi-k", 1024, 64), 3);
+  EXPECT_DOUBLE_EQ(page_bits("kitty-k", 1024, 64), 2.5 + 32.0 / 128 + 1.0 / 128);
+  EXPECT_DOUBLE_EQ(page_bits("kitty-k", 1024, 128), 2.5 + 32.0 / 128 + 1.0 / 128);
   EXPECT_DOUBLE_EQ(bits("bf16", 1), 16);
   EXPECT_DOUBLE_EQ(bits("none", 1), 32);
 }
@@ -318,6 +340,109 @@ TEST(SglangFused, RowsStayFloat32) {
   EXPECT_EQ(decoded(find_codec("sglang-flush"), row, 4, {})[1], 256.0f);
 }
 
+TEST(Int4Codec, SixteenLevelsAreHeldExactly) {
+  std::vector<float> rows;
+  for (int i = 0; i < 64; ++i) rows.push_back(static_cast<float>(i % 16) * 0.25f - 1);
+  EXPECT_EQ(decoded(find_codec("int4"), rows, 64, {}), rows);
+}
+
+TEST(KiviCodecs, KeysHaveARangePerChannelAndValuesPerToken) {
+  // Four levels in every channel over 32 tokens, channels of very different offset and size.
+  std::vector<float> keys;
+  for (int t = 0; t < 64; ++t) {
+    for (int c = 0; c < 32; ++c) keys.push_back(static_cast<float>(c * 8 + (t + t / 4) % 4 * (c + 1)));
+  }
+  EXPECT_EQ(decoded(find_codec("kivi-k"), keys, 32, {}), keys);
+  EXPECT_GT(relative_error(decoded(find_codec("kivi-v"), keys, 32, {}), keys), 0.05);
+  std::vector<float> values;
+  for (int c = 0; c < 64; ++c) {
+    for (int t = 0; t < 32; ++t) values.push_back(static_cast<float>(c * 8 + (t + t / 4) % 4 * (c + 1)));
+  }
+  EXPECT_EQ(decoded(find_codec("kivi-v"), values, 32, {}), values);  // tokens now
+}
+
+TEST(KiviCodecs, RoundToNearestWithTiesToEven) {
+  // Range 0 to 6, so a step of 2: 1, 3 and 5 are half way.
+  std::vector<float> row(32, 0.0f);
+  row[0] = 6, row[1] = 1, row[2] = 3, row[3] = 5, row[4] = 2.9f, row[5] = 3.1f;
+  const auto out = decoded(find_codec("kivi-v"), row, 32, {});
+  EXPECT_EQ(std::vector(out.begin(), out.begin() + 6), (std::vector{6.0f, 0.0f, 4.0f, 4.0f, 2.0f, 4.0f}));
+}
+
+TEST(KittyCodec, TheLoudestQuarterOfAPageHas16Levels) {
+  // 16 levels everywhere; in the first page channels 1 and 5 are the loudest of 8, in the second 0 and 7.
+  std::vector<float> keys;
+  for (int t = 0; t < 256; ++t) {
+    for (int c = 0; c < 8; ++c) {
+      const bool loud = t < 128 ? c == 1 || c == 5 : c == 0 || c == 7;
+      keys.push_back(static_cast<float>(t * 7 % 16) * (loud ? 2 : 1));
+    }
+  }
+  const auto out = decoded(find_codec("kitty-k"), keys, 8, {});
+  for (int page = 0; page < 2; ++page) {
+    for (int c = 0; c < 8; ++c) {
+      double worst = 0;
+      for (int t = page * 128; t < page * 128 + 128; ++t) {
+        const auto i = static_cast<size_t>(t * 8 + c);
+        worst = std::max<double>(worst, std::abs(out[i] - keys[i]));
+      }
+      const bool loud = page == 0 ? c == 1 || c == 5 : c == 0 || c == 7;
+      EXPECT_EQ(worst, loud ? 0 : 2) << page << " " << c;  // four levels 0 5 10 15
+    }
+  }
+}
+
+TEST(KittyCodec, EquallyLoudChannelsAreBoostedFromTheFirst) {
+  std::vector<float> keys;
+  for (int t = 0; t < 128; ++t) {
+    for (int c = 0; c < 64; ++c) keys.push_back(static_cast<float>((t + c) % 16));
+  }
+  const auto out = decoded(find_codec("kitty-k"), keys, 64, {});
+  for (size_t c = 0; c < 64; ++c) {
+    bool exact = true;
+    for (size_t i = c; i < out.size(); i += 64) exact = exact && out[i] == keys[i];
+    EXPECT_EQ(exact, c < 16) << c;
+  }
+}
+
+TEST(LlamacppQ2, BlocksFollowTheShippedRule) {
+  // Two vectors; mean 10 and 0, blocks of different size. All magnitudes are sigma: outer codes.
+  std::vector<float> row(256);
+  for (int i = 0; i < 256; ++i)
+    row[static_cast<size_t>(i)] =
+        (i < 128 ? 10.0f : 0.0f) + (i % 2 ? 1.0f : -1.0f) * static_cast<float>(1 << i / 32);
+  const auto out = decoded(find_codec("llamacpp-q2_0"), row, 256, {});
+  for (int i = 0; i < 256; ++i) {
+    const float expected =
+        (i < 128 ? 10.0f : 0.0f) + (i % 2 ? 1.0f : -1.0f) * static_cast<float>(1 << i / 32) * 0.9816f;
+    EXPECT_FLOAT_EQ(out[static_cast<size_t>(i)], expected) << i;
+  }
+}
+
+TEST(LlamacppQ2, ThresholdsAreQuartiles) {
+  const float rest = std::sqrt((32 - 2 * (0.67f * 0.67f + 0.68f * 0.68f)) / 28);  // so that sigma is 1
+  std::vector<float> row(128, 0.0f);
+  for (int i = 0; i < 32; ++i) row[static_cast<size_t>(i)] = i % 2 ? rest : -rest;
+  row[0] = -0.67f, row[1] = 0.67f, row[2] = -0.68f, row[3] = 0.68f;
+  const auto out = decoded(find_codec("llamacpp-q2_0"), row, 128, {});
+  const std::vector expected{-0.4528f, 0.4528f, -0.9816f, 0.9816f};
+  EXPECT_LT(relative_error({out.data(), 4}, expected), 1e-3);
+}
+
+TEST(LlamacppQ2, ClipsWhatTheMeanLeaves) {
+  // Magnitudes about the mean are 1 but for five of 20 (one of four): index 122 is the loudest but five.
+  std::vector<float> row(128);
+  for (int i = 0; i < 128; ++i)
+    row[static_cast<size_t>(i)] = 3.0f + (i % 2 ? 1.0f : -1.0f) * (i < 6 ? 20.0f : 1.0f);
+  const auto& codec = find_codec("llamacpp-q2_0");
+  const auto clipped = decoded(codec, row, 128, {.groups = 1, .clip = 0.95});  // index 121: a quiet one
+  EXPECT_NEAR(clipped[1], 3 + 0.9816, 1e-3);
+  const auto loud = decoded(codec, row, 128, {.groups = 1, .clip = 0.96});  // index 122: a loud one
+  EXPECT_GT(loud[1], 10);
+  EXPECT_EQ(loud, decoded(codec, row, 128, {.groups = 1, .clip = 1.0}));
+  EXPECT_EQ(loud, decoded(codec, row, 128, {}));
+}
+
 TEST(VectorCodec, EveryCodewordIsHeldExactly) {
   const auto book = codebook(64, 4, 8);
   std::vector<float> rows;
@@ -403,6 +528,15 @@ TEST(Codec, Refusals) {
   for (const char* name : {"lloyd-max", "nova-scalar-int2"}) {
     refused(name, 66, {}, "head dim 66");
     refused(name, 64, {.groups = 1, .clip = 1.01}, "clip ratio 1.01");
+  }
+  for (const int dim : {0, 64, 96, 192}) refused("llamacpp-q2_0", dim, {}, "multiple of 128");
+  refused("llamacpp-q2_0", 128, {.groups = 4, .clip = 0}, "one group");
+  refused("llamacpp-q2_0", 128, {.groups = 1, .clip = 2}, "clip ratio 2");
+  refused("int4", 63, {}, "head dim 63");
+  refused("int4", 64, {.groups = 3, .clip = 0}, "3 groups do not divide the head dim 64");
+  for (const int dim : {16, 80}) refused("kivi-v", dim, {}, "32 channels, which must divide it");
+  for (const char* name : {"kivi-k", "kivi-v", "kitty-k"}) {
+    refused(name, 64, {.groups = 2, .clip = 0}, "expected --groups 1, found 2");
   }
   refused("none", 64, {.groups = 2, .clip = 0}, "no groups");
   EXPECT_NO_THROW(find_codec("sglang-prefill").encode(nullptr, 0, 64, {.groups = 2, .clip = 1.0}));
