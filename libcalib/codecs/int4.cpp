@@ -1,16 +1,14 @@
-// 4-bit affine codes per token, as of SAW-INT4 (arXiv 2604.19157), whose transform is a block-diagonal
-// Hadamard.
+// 4-bit affine codes per token: SAW-INT4 (arXiv 2604.19157), whose transform is a block-diagonal Hadamard.
 //
 //   1. the row is rounded to bfloat16
 //   2. a group of D / G channels: low = min, scale = (max - min) / 15, each kept as fp16
-//   3. code = trunc((x - low) / scale + 0.5), within 0..15, of the fp16 values; 0 where scale is
+//   3. code = trunc((x - low) / scale + 0.5), within 0..15, of the fp16 values; 0 where scale is 0
 //   4. read back: low + code scale
 //
 //   codes   (D/2) uint8   byte i holds elements i and i + D/2 in its low and high nibble
 //   range   (2G) fp16     low_0, scale_0, low_1, …
 //
-// The released kernel has one group and keeps scale and zero point in the cache's scale type, float32 by
-// default.
+// Rule and bytes of the codes are the released kernel's; it has one group, and keeps (scale, zero point).
 #include <cmath>
 
 #include "libcalib/codecs/affine.h"

@@ -1,27 +1,27 @@
 // KIVI (arXiv 2402.02750) and Kitty (arXiv 2511.18643): affine codes whose keys have their ranges per
 // channel.
 //
-//   kivi-k    pages of 32 tokens, counted from the first row encoded; every channel of a page is a group of 2
-//   bits kivi-v    a token's groups of 32 channels, 2 bits kitty-k   pages of 128 tokens; the quarter of a
-//   page's channels with the largest mean |x| has 4 bits, the
-//             others 2. Kitty's values are those of kivi-v in groups of the head dim: not offered here.
+//   kivi-k    pages of 32 tokens, counted from the first row; a channel of a page is a group of 2 bits
+//   kivi-v    groups of 32 channels of a token, 2 bits
+//   kitty-k   pages of 128 tokens; the quarter of a page's channels with the largest mean |x| has 4 bits, the
+//             others 2
 //
 // Rows are rounded to fp16 first, which is what these caches hold; low = min and scale = (max - min) /
-// (levels - 1) are kept as fp16, and read back is low + code scale. Code:
-//   KIVI      (x - low) / scale of the fp16 scale, to nearest, ties to even; 0 where scale is
-//   Kitty     trunc((x - low) / max(scale, 1e-6) + 0.5) of the float32 scale (its kernel; its Python
-//   simulation
-//             rounds ties to even and floors the range at 1e-4)
+// (levels - 1) are kept as fp16, and a code reads as low + code scale. It is
 //
-// Of the paper: page, choice by mean magnitude of each page afresh, 4 bits, a quarter ("Kitty-Pro"; "Kitty"
-// has an eighth), two planes of 2 bits. Ours: which channels are boosted is a bit mask, where the release
-// keeps a byte a channel; ties of the choice go to the lower channel; a last page of fewer tokens is
-// quantised, where both releases keep it exact until it is full (give the recent window for that).
+//   KIVI      (x - low) / scale with the fp16 scale, to nearest, ties to even; 0 where scale is 0
+//   Kitty     trunc((x - low) / scale + 0.5) with scale = max(scale, 1e-6) before it is rounded to fp16. This
+//             is its kernel; its Python simulation sends ties to even and keeps the range above 1e-4.
 //
-//   low bits    (ceil(tokens / 4), D) uint8 a page: tokens 4i .. 4i+3 of a channel, bits 0-1 first
-//   high bits   (ceil(tokens / 4), D/4) uint8 a page, of the boosted channels in order
-//   range       (D) fp16 low, (D) fp16 scale a page
-//   mask        (D/8) bytes a page, bit i of byte b is channel 8b + i
+// Kitty's own: the page, the choice by mean magnitude for each page afresh, 4 bits, a quarter of the channels
+// ("Kitty-Pro"; "Kitty" boosts an eighth), the two planes of 2 bits. Ours: a bit mask says which channels are
+// boosted, where the release keeps a byte a channel; equal channels are taken from the first; a last page of
+// fewer tokens is quantised as it is, where both releases keep it exact until it is full.
+//
+//   low bits    (ceil(tokens / 4), D) uint8 a page: tokens 4i to 4i + 3 of a channel, bits 0-1 first
+//   high bits   (ceil(tokens / 4), D / 4) uint8 a page: the same of the boosted channels, in order
+//   range       (D) fp16 low and (D) fp16 scale a page
+//   mask        (D / 8) uint8 a page: bit i of byte b is channel 8b + i
 #include <cmath>
 #include <numeric>
 

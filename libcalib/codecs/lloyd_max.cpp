@@ -6,8 +6,8 @@
 //   3. scale = step sigma, zero = 1.5 - mean / scale; read back as (code - zero) scale, so the levels are
 //      mean -+ step sigma / 2 and -+ 3 step sigma / 2
 //
-// Thresholds are those of the 4-level Lloyd-Max quantiser of a normal variable. Its levels are not evenly
-// spaced, and what an affine code has instead is the step of the table below.
+// The levels of the 4-level Lloyd-Max quantiser of a normal variable are not evenly spaced, those of an
+// affine code are: which step and which thresholds to have instead is what the rules below differ in.
 #include <algorithm>
 #include <cmath>
 
