@@ -9,7 +9,8 @@
 
 #include "apps/cli.h"
 #include "formats/error.h"
-#include "libcalib/artifacts/rotation_file.h"
+#include "libcalib/artifacts/codes_file.h"
+#include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/artifacts/statistics_file.h"
 #include "libcalib/names.h"
 #include "libcalib/verify.h"
@@ -87,9 +88,10 @@ inline bool is_list(const std::string& text) {
 
 struct NamedRotations {
   std::string name;
-  RotationPair pair;
+  std::optional<CacheCodes> codes;  // of a directory with codes.safetensors: codecs and all
+  RotationPair pair;                // otherwise
 };
-// [NAME=]DIR or [NAME=]K.pt,V.pt. Without a name: that of the directory.
+// [NAME=]DIR, [NAME=]K.pt,V.pt or [NAME=]codes.safetensors. Without a name: that of the directory.
 inline NamedRotations read_named_rotations(const std::string& text) {
   const auto equals = text.find('=');
   const auto place = equals == std::string::npos ? text : text.substr(equals + 1);
@@ -97,12 +99,21 @@ inline NamedRotations read_named_rotations(const std::string& text) {
   const auto parts = split(place, ',');
   if (parts.empty() || parts.size() > 2)
     throw invalid("--rotations {}: expected [NAME=]DIR or [NAME=]K.pt,V.pt", text);
-  const auto directory = parts.size() == 2 ? std::filesystem::absolute(parts[0]).parent_path()
-                                           : std::filesystem::absolute(parts[0]).lexically_normal();
+  const auto path = std::filesystem::absolute(parts[0]).lexically_normal();
+  const bool file = parts.size() == 2 || path.filename() == kCodesFile;
+  const auto directory = file ? path.parent_path() : path;
   if (name.empty())
     name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
-  if (parts.size() == 1) return {name, read_rotation_directory(place)};
-  NamedRotations result{name, {read_rotations(parts[0]), read_rotations(parts[1])}};
+  if (parts.size() == 1) {
+    const auto codes_file = file ? path : path / kCodesFile;
+    if (std::filesystem::exists(codes_file)) {
+      NamedRotations result{name, read_codes(codes_file), {}};
+      result.codes->name = name;
+      return result;
+    }
+    return {name, std::nullopt, read_rotation_directory(place)};
+  }
+  NamedRotations result{name, std::nullopt, {read_rotations(parts[0]), read_rotations(parts[1])}};
   check(result.pair.k, parts[0]);
   check(result.pair.v, parts[1]);
   return result;

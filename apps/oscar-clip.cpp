@@ -63,7 +63,15 @@ int main(int argc, char** argv) {
     cli::use_threads(common);
     const auto& codec = find_codec(measure.codec);
     const StatisticsReader statistics(measure.statistics);
-    const auto pair = cli::read_named_rotations(rotations).pair;
+    const auto named = cli::read_named_rotations(rotations);
+    if (named.codes) {
+      throw invalid(
+          "--rotations {}: these codes bring their own codec ({} / {}); clip ratios are searched for "
+          "rotations "
+          "of an INT2 engine",
+          rotations, codec_names(named.codes->k), codec_names(named.codes->v));
+    }
+    const auto& pair = named.pair;
     options.windows = cli::windows(measure, statistics.header());
     options.first_query = cli::first_position(measure, options.windows);
     options.probes = choose_probes(measure.probes, statistics.header().probe_lengths.size(), common.quiet);

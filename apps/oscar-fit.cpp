@@ -6,6 +6,8 @@
 #include "libcalib/artifacts/raw_dump.h"
 #include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/artifacts/statistics_file.h"
+#include "libcalib/composition.h"
+#include "libcalib/targets.h"
 
 namespace {
 
@@ -15,7 +17,7 @@ struct Arguments {
   cli::Common common;
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
-  std::string method, target_k, target_v, composition, granularity = "layer";
+  std::string method, target_k, target_v, composition, granularity;
   std::vector<std::string> formats = {"pt", "safetensors"};
   int head_dim = 0, layers = 0;
   bool allow_undersampled = false, json = false, list_methods = false, list_targets = false,
@@ -34,8 +36,10 @@ void add_options(CLI::App& app, Arguments& a) {
       ->check(CLI::Range(1, 4096))
       ->group("Input");
 
-  app.add_option("--method", a.method,
-                 "A row of --list-methods; oscar, or oscar-proxy for a raw dump, when left out")
+  app.add_option(
+         "--method", a.method,
+         "NAME[:option=value…] of --list-methods, or one of K and one of V: awvq:shape=4x10/awvq:shape=4x6 "
+         "(oscar, or oscar-proxy for a raw dump, when left out)")
       ->group("Fit");
   app.add_option("--target-k", a.target_k,
                  "Second moment of the keys instead of the method's (--list-targets)")
@@ -46,7 +50,6 @@ void add_options(CLI::App& app, Arguments& a) {
       ->group("Fit");
   app.add_option("--granularity", a.granularity, "One rotation a layer, or one per KV head")
       ->check(CLI::IsMember({"layer", "head"}))
-      ->capture_default_str()
       ->group("Fit");
   app.add_flag("--allow-undersampled", a.allow_undersampled, "Fit from fewer than 4 D tokens per head")
       ->group("Fit");
@@ -69,10 +72,15 @@ void add_options(CLI::App& app, Arguments& a) {
 bool print_tables(const Arguments& a) {
   if (a.list_methods) {
     for (const auto& m : method_table()) {
-      fmt::print("{:<12} {:<9} {:<10} {:<8} {}\n", m.name, m.target_k.empty() ? "-" : m.target_k,
-                 m.target_v.empty() ? "-" : m.target_v, m.composition.empty() ? "H" : m.composition,
-                 m.summary);
+      const bool same = m.k == m.v;
+      const unsigned needs = (m.k->needs & ~static_cast<unsigned>(kMetric)) | m.v->needs;
+      fmt::print("{:<12} {}{}\n{:<12} needs {}; stores {}\n", m.name, m.summary,
+                 m.source.empty() ? "" : fmt::format(" [{}]", m.source), "", needs_text(needs), m.stores);
+      fmt::print("{:<12} options{} {}\n", "", same ? ":" : " of K:", m.k->options);
+      if (!same) fmt::print("{:<12} options of V: {}\n", "", m.v->options);
     }
+    fmt::print("\nOptions of methods, NAME:option=value:\n");
+    for (const auto& option : option_table()) fmt::print("  {:<12} {}\n", option.name, option.meaning);
   }
   if (a.list_targets) {
     for (const auto& t : target_table()) fmt::print("{:<10} {}  {}\n", t.name, side_name(t.side), t.meaning);
@@ -85,8 +93,8 @@ bool print_tables(const Arguments& a) {
 
 struct Input {
   Provenance provenance;
-  std::map<int, LayerStatistics> layers;
-  std::vector<std::string> notes;
+  FitInput fit;
+  std::vector<std::string> notes{};
   bool raw = false;
 };
 
@@ -95,20 +103,26 @@ Input read_raw(const Arguments& a, int threads) {
   Input input;
   input.raw = true;
   cli::Progress progress("reading", "layers", a.common.quiet);
-  input.layers = read_raw_layers(dump, threads, [&](int64_t done, int64_t total) {
+  input.fit.layers = read_raw_layers(dump, threads, [&](int64_t done, int64_t total) {
     progress.update(done, total, fmt::format("{}/{}", done, total));
   });
   Provenance& p = input.provenance;
   p.tool_version = OSCAR_VERSION;
   p.layers_total = static_cast<int>(dump.layers.size());
-  p.tokens = input.layers.begin()->second.sums.tokens;
+  p.tokens = input.fit.layers.begin()->second.sums.tokens;
   p.sequence_lengths = dump.sequence_lengths;
   return input;
 }
 
 Input read_statistics(const Arguments& a) {
   MergedStatistics merged = read_merged(a.inputs);
-  return {std::move(merged.header.provenance), std::move(merged.layers), std::move(merged.notes), false};
+  return {std::move(merged.header.provenance),
+          {std::move(merged.layers), row_reader(a.inputs)},
+          std::move(merged.notes)};
+}
+
+bool is_hadamard(const Arguments& a) {
+  return a.method == "hadamard" || a.method.starts_with("hadamard:");
 }
 
 // Shapes alone: all that H needs.
@@ -121,14 +135,14 @@ Input no_statistics(const Arguments& a) {
     shape.layer = id;
     shape.q_heads = shape.kv_heads = 1;
     shape.dim_k = shape.dim_v = a.head_dim;
-    input.layers[id].sums = LayerSums(shape);
+    input.fit.layers[id].sums = LayerSums(shape);
   }
   return input;
 }
 
 Input read_input(const Arguments& a, int threads) {
   if (a.inputs.empty()) {
-    if (a.method == "hadamard" && a.layers > 0 && a.head_dim > 0) return no_statistics(a);
+    if (is_hadamard(a) && a.layers > 0 && a.head_dim > 0) return no_statistics(a);
     throw invalid(
         "no input: give a statistics file of oscar-dump, a raw dump, or --method hadamard --layers N "
         "--head-dim D");
@@ -141,28 +155,26 @@ Input read_input(const Arguments& a, int threads) {
   return read_raw(a, threads);
 }
 
-// The method's row, with what the command line puts in its place.
-FitOptions fit_options(const Arguments& a, bool raw, int threads) {
-  const MethodInfo& method = find_method(!a.method.empty() ? std::string_view(a.method)
-                                         : raw             ? "oscar-proxy"
-                                                           : "oscar");
-  FitOptions options;
-  options.target_k = a.target_k.empty() ? method.target_k : a.target_k;
-  options.target_v = a.target_v.empty() ? method.target_v : a.target_v;
-  if (!method.composition.empty()) options.composition = method.composition;
-  if (!a.composition.empty()) options.composition = a.composition;
-  options.per_head = a.granularity == "head";
-  options.allow_undersampled = a.allow_undersampled;
-  options.threads = threads;
-  if (options.target_k.empty() && options.target_v.empty()) {
-    if (!a.composition.empty()) throw invalid("--composition: '{}' is H alone and takes none", method.name);
-    if (options.per_head) throw invalid("--granularity head: '{}' is one H for every head", method.name);
-    if (a.allow_undersampled) throw invalid("--allow-undersampled: '{}' needs no tokens", method.name);
+// The specification, with what the older options of the command line put in its place.
+Method chosen_method(const Arguments& a, bool raw) {
+  std::string k = !a.method.empty() ? a.method : raw ? "oscar-proxy" : "oscar", v = k;
+  if (const auto slash = k.find('/'); slash != std::string::npos) {
+    v = k.substr(slash + 1);
+    k = k.substr(0, slash);
   }
-  return options;
+  const auto add = [](std::string& side, const char* option, const std::string& value) {
+    if (!value.empty()) side += fmt::format(":{}={}", option, value);
+  };
+  add(k, "target", a.target_k);
+  add(v, "target", a.target_v);
+  for (std::string* side : {&k, &v}) {
+    add(*side, "composition", a.composition);
+    add(*side, "granularity", a.granularity);
+  }
+  return parse_method(k == v ? k : k + "/" + v);
 }
 
-void print_side(const Arguments& a, const FitResult& result, const FitOptions& options, Side side) {
+void print_side(const Arguments& a, const FitResult& result, Side side) {
   FitCheck worst;
   double shared = 0;
   int count = 0, shared_layer = 0, rank = 1 << 30, dim = 0;
@@ -173,19 +185,26 @@ void print_side(const Arguments& a, const FitResult& result, const FitOptions& o
     worst.residual = std::max(worst.residual, check.residual);
     worst.condition = std::max(worst.condition, check.condition);
     worst.lemma1 = std::max(worst.lemma1, check.lemma1);
+    worst.volume_spread = std::max(worst.volume_spread, check.volume_spread);
+    worst.distortion = std::max(worst.distortion, check.distortion);
     worst.shared_loss = std::max(worst.shared_loss, check.shared_loss);
     rank = std::min(rank, check.rank);
     shared += check.shared_loss;
     ++count;
   }
-  const RotationSet& set = side == Side::K ? result.k : result.v;
-  dim = static_cast<int>(set.layers.begin()->second.rotation[0].rows());
-  std::string text =
-      fmt::format("  {}  {}: orthogonal to {:.1e}", side_name(side), set.objective, worst.orthogonality);
-  if (set.objective != "hadamard") {
-    text += fmt::format(", residual {:.1e}, rank {} of {}, condition {:.2g}, diagonal max/mean {:.3f}",
-                        worst.residual, rank, dim, worst.condition, worst.lemma1);
-    if (!options.per_head) {
+  const SideCodes& codes = side == Side::K ? result.codes.k : result.codes.v;
+  const auto& heads = codes.layers.begin()->second;
+  dim = static_cast<int>(heads[0].transform.forward.rows());
+  std::string text = fmt::format("  {}  {}, {}: map times inverse is 1 to {:.1e}", side_name(side),
+                                 codes.objective, codec_names(codes), worst.orthogonality);
+  if (rank > 0) {
+    text += fmt::format(", residual {:.1e}, rank {} of {}, condition {:.2g}", worst.residual, rank, dim,
+                        worst.condition);
+    if (worst.lemma1 > 0) text += fmt::format(", diagonal max/mean {:.3f}", worst.lemma1);
+    if (worst.volume_spread > 0)
+      text += fmt::format(", volumes of groups within a factor {:.2f}", worst.volume_spread);
+    if (worst.distortion > 0) text += fmt::format(", {:.2f} % of the energy lost", 100 * worst.distortion);
+    if (shared > 0) {
       text += fmt::format("; shared by the heads: {:.1f} % less energy on top (worst: layer {}, {:.1f} %)",
                           100 * shared / count, shared_layer, 100 * worst.shared_loss);
     }
@@ -193,14 +212,14 @@ void print_side(const Arguments& a, const FitResult& result, const FitOptions& o
   cli::note(a.common.quiet, text);
 }
 
-void print_summary(const Arguments& a, const Input& input, const FitOptions& options, const FitResult& result,
+void print_summary(const Arguments& a, const Input& input, const FitResult& result,
                    const std::vector<ManifestFile>& files) {
   const bool quiet = a.common.quiet;
   for (const auto& text : input.notes) cli::note(quiet, "note: " + text);
   for (const auto& text : result.warnings) cli::note(quiet, "warning: " + text);
-  cli::note(quiet, fmt::format("{} layers, {} tokens; the worst of each check:", input.layers.size(),
-                               input.provenance.tokens));
-  for (const Side side : {Side::K, Side::V}) print_side(a, result, options, side);
+  cli::note(quiet, fmt::format("{}: {} layers, {} tokens; the worst of each check:", result.codes.name,
+                               input.fit.layers.size(), input.provenance.tokens));
+  for (const Side side : {Side::K, Side::V}) print_side(a, result, side);
   for (const auto& file : files) {
     cli::note(quiet,
               fmt::format("wrote {}  sha256 {}", (a.output / file.name).string(), file.sha256.substr(0, 16)));
@@ -215,22 +234,23 @@ int fit_command(const Arguments& a) {
   if (a.output.empty()) throw invalid("-o is required: the directory of the rotation files");
   if (a.formats.empty()) throw invalid("--format: expected pt, safetensors or both");
   const int threads = cli::threads_or_cores(a.common.threads);
-  // Names first: a typing error must not cost the reading of a dump.
-  fit_options(a, false, threads);
-  for (const auto& name : {a.target_k, a.target_v}) {
-    if (!name.empty()) find_target(name);
-  }
-  if (!a.composition.empty()) find_composition(a.composition);
+  chosen_method(a, false);  // names first: a typing error must not cost the reading of a dump
 
   const Input input = read_input(a, threads);
-  const FitOptions options = fit_options(a, input.raw, threads);
-  const FitResult result = fit(input.layers, options);
+  FitRecord record{input.provenance, chosen_method(a, input.raw), a.allow_undersampled, {}};
+  {
+    cli::Progress progress("fit", "layers", a.common.quiet || !(record.method.needs() & kRows));
+    record.result =
+        fit(input.fit, record.method, {a.allow_undersampled, threads, [&](int64_t done, int64_t total) {
+                                         progress.update(done, total, fmt::format("{}/{}", done, total));
+                                       }});
+  }
   std::vector<RotationFormat> formats;
   for (const auto& name : a.formats)
     formats.push_back(name == "pt" ? RotationFormat::Pt : RotationFormat::SafeTensors);
-  const auto files = write_rotation_directory(a.output, input.provenance, options, result, formats);
-  print_summary(a, input, options, result, files);
-  if (a.json) cli::print_json(manifest_json(input.provenance, options, result, files));
+  const auto files = write_fit_directory(a.output, record, formats);
+  print_summary(a, input, record.result, files);
+  if (a.json) cli::print_json(manifest_json(record, files));
   return 0;
 }
 
@@ -243,6 +263,7 @@ int main(int argc, char** argv) {
   cli::add_common(app, arguments.common,
                   "  oscar-fit stats.h5 -o rotations/\n"
                   "  oscar-fit stats.0.h5 stats.1.h5 --granularity head --target-v sst-proxy -o rotations/\n"
+                  "  oscar-fit stats.h5 --method awvq:shape=4x10/awvq:shape=4x6 -o codes/\n"
                   "  oscar-fit --method hadamard --layers 36 --head-dim 128 --format pt -o rotations/\n");
   return cli::run(app, argc, argv, [&] { return fit_command(arguments); });
 }

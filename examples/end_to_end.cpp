@@ -12,6 +12,7 @@
 #include "libcalib/artifacts/manifest.h"
 #include "libcalib/artifacts/rotation_file.h"
 #include "libcalib/clip.h"
+#include "libcalib/fit.h"
 #include "libcalib/report.h"
 #include "libcalib/verify_rows.h"
 #include "libdump/calibration_text.h"
@@ -37,15 +38,10 @@ static VerifyReport calibrate(const fs::path& model_file, const fs::path& text_f
 
   // 7 fit, 8 files
   const MergedStatistics statistics = read_merged({out / "stats.h5"});
-  const MethodInfo& oscar_method = find_method("oscar");
-  FitOptions options;
-  options.target_k = oscar_method.target_k;
-  options.target_v = oscar_method.target_v;
-  options.composition = oscar_method.composition;
-  const FitResult fitted = fit(statistics.layers, options);
+  const FitResult fitted = fit({statistics.layers, {}}, parse_method("oscar"), {.threads = run.threads});
   make_directory(out / "rotations");
-  write_rotations_pt(out / "rotations" / "k_rotation.pt", fitted.k);
-  write_rotations_pt(out / "rotations" / "v_rotation.pt", fitted.v);
+  write_rotations_pt(out / "rotations" / "k_rotation.pt", rotation_set(fitted.codes.k));
+  write_rotations_pt(out / "rotations" / "v_rotation.pt", rotation_set(fitted.codes.v));
   // Read back: verification sees what a server would load, float32 rotations, not the float64 of the fit.
   RotationPair rotations{read_rotations(out / "rotations" / "k_rotation.pt"),
                          read_rotations(out / "rotations" / "v_rotation.pt")};

@@ -1,110 +1,47 @@
 #include "libcalib/fit.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <mutex>
 
 #include "formats/error.h"
-#include "libcalib/hadamard.h"
+#include "libcalib/artifacts/objective.h"
 #include "libcalib/parallel.h"
 
 namespace oscar {
 namespace {
 
-constexpr double kRankFloor = 1e-10;
-
-struct Job {
-  const LayerStatistics* layer;
-  Side side;
-  const TargetInfo* target;            // nullptr: hadamard
-  const CompositionInfo* composition;  // as target
-  LayerRotation rotation;
-  FitCheck check;
-  std::vector<std::string> warnings;
-
-  std::string name() const {
-    const std::string what = target ? std::string(target->name) : "hadamard";
-    return fmt::format("layer {}, {} ({})", layer->sums.shape().layer, side_name(side), what);
-  }
-};
-
-Matrix mean_of(const std::vector<Matrix>& matrices) {
-  Matrix mean = Matrix::Zero(matrices[0].rows(), matrices[0].cols());
-  for (const Matrix& matrix : matrices) mean += matrix;
-  return mean / static_cast<double>(matrices.size());
+std::string job_name(const LayerShape& shape, Side side, const SideMethod& method) {
+  const std::string what =
+      method.options.target.empty() ? std::string(method.method->name) : method.options.target;
+  return fmt::format("layer {}, {} ({})", shape.layer, side_name(side), what);
 }
 
-void fit_hadamard(Job& job) {
-  const int d = job.layer->sums.shape().dim(job.side);
-  job.rotation.rotation.push_back(hadamard(d));
-  job.rotation.eigenvalues.push_back(Vector::Ones(d));  // as in the published files
-  job.check.orthogonality = orthogonality_error(job.rotation.rotation[0]);
-}
-
-void fit_matrix(Job& job, const Matrix& covariance, const std::string& name) {
-  const EigenDecomposition eigen = eigen_decomposition(covariance, name);
-  const Eigen::Index d = eigen.values.size();
-  const double largest = eigen.values[d - 1], smallest = eigen.values[0];
-  const int rank = largest > 0 ? static_cast<int>((eigen.values.array() > kRankFloor * largest).count()) : 0;
-  if (rank <= 1) {
-    job.warnings.push_back(fmt::format("{}: constant statistics: {}", name,
-                                       rank == 0 ? "every row is zero" : "every row lies on one direction"));
-  } else if (rank < d) {
-    job.warnings.push_back(
-        fmt::format("{}: rank {} of {}: {} directions were never seen", name, rank, d, d - rank));
-  }
-  const Matrix r = compose(*job.composition, eigen);
-  const Vector spread = (r.transpose() * covariance * r).diagonal();
-  FitCheck& check = job.check;
-  check.residual = std::max(check.residual, eigen.residual);
-  check.orthogonality = std::max(check.orthogonality, orthogonality_error(r));
-  check.rank = job.rotation.rotation.empty() ? rank : std::min(check.rank, rank);
-  check.condition =
-      std::max(check.condition, smallest > kRankFloor * largest ? largest / smallest
-                                                                : std::numeric_limits<double>::infinity());
-  if (largest > 0) check.lemma1 = std::max(check.lemma1, spread.maxCoeff() / spread.mean());
-  job.rotation.rotation.push_back(r);
-  job.rotation.eigenvalues.push_back(eigen.values);
-}
-
-void need_tokens(const Job& job, const FitOptions& options) {
-  const LayerSums& sums = job.layer->sums;
-  const LayerShape& shape = sums.shape();
-  if (sums.tokens <= 0) throw failure("{}: no tokens were counted; the statistics are empty", job.name());
-  if (!sums.finite())
-    throw failure("{}: the sums are not finite; the dump overflowed or is corrupt", job.name());
-  const int64_t least = 4 * int64_t{shape.dim(job.side)};
-  if (sums.tokens < least && !options.allow_undersampled) {
+void check_statistics(const LayerStatistics& layer, Side side, const SideMethod& method, const FitRun& run) {
+  const bool plain_hadamard = method.algorithm->name == "rotation" && method.options.target.empty();
+  if (method.algorithm->needs == kNothing || plain_hadamard) return;
+  const LayerSums& sums = layer.sums;
+  const std::string name = job_name(sums.shape(), side, method);
+  if (sums.tokens <= 0) throw failure("{}: no tokens were counted; the statistics are empty", name);
+  if (!sums.finite()) throw failure("{}: the sums are not finite; the dump overflowed or is corrupt", name);
+  const int64_t least = 4 * int64_t{sums.shape().dim(side)};
+  if (sums.tokens < least && !run.allow_undersampled) {
     throw wanting(
         "{}: {} tokens per head, expected at least 4 D = {}; calibrate on more text, or allow an "
         "under-sampled fit",
-        job.name(), sums.tokens, least);
+        name, sums.tokens, least);
+  }
+  if (side == Side::V && method.algorithm->needs & kMetric && layer.value_metric.empty()) {
+    throw invalid("{}: method {} needs W_O, which oscar-dump sees and a raw dump does not have", name,
+                  method.method->name);
   }
 }
 
-void fit_job(Job& job, const FitOptions& options) {
-  job.check.layer = job.layer->sums.shape().layer;
-  job.check.side = job.side;
-  if (!job.target) return fit_hadamard(job);
-  need_tokens(job, options);
-  std::vector<Matrix> heads;
-  for (int h = 0; h < job.layer->sums.shape().kv_heads; ++h)
-    heads.push_back(job.target->of_head(job.layer->sums, h));
-  const Matrix mean = mean_of(heads);
-  if (mean.cwiseAbs().maxCoeff() == 0)
-    throw failure("{}: every row is zero: nothing can be fitted", job.name());
-  if (options.per_head) {
-    for (size_t h = 0; h < heads.size(); ++h)
-      fit_matrix(job, heads[h], fmt::format("{}, head {}", job.name(), h));
-  } else {
-    fit_matrix(job, mean, job.name());
-    job.check.shared_loss = shared_rotation_loss(heads);
-  }
-  constexpr double kLimit = 1e-8;
-  if (!(job.check.orthogonality <= kLimit)) {
-    throw failure("{}: the rotation is not orthogonal: max |R R^T - I| is {:.1e}, expected at most {:.0e}",
-                  job.name(), job.check.orthogonality, kLimit);
-  }
+LayerFit fit_side(const LayerStatistics& layer, Side side, const SideMethod& method, const FitRun& run) {
+  check_statistics(layer, side, method, run);
+  LayerFit fit = method.algorithm->fit(layer, side, method.options);
+  fit.check.layer = layer.sums.shape().layer;
+  fit.check.side = side;
+  return fit;
 }
 
 // One line a side for the whole model, where one rotation a layer gives up much of what the heads' own would
@@ -128,75 +65,85 @@ void warn_shared(FitResult& result, Side side) {
                   side_name(side), 100 * sum / count, worst->layer, 100 * worst->shared_loss));
 }
 
-const TargetInfo* target_of(const std::string& name, Side side) {
-  if (name.empty()) return nullptr;
-  const TargetInfo& target = find_target(name);
-  if (target.side == side) return &target;
-  std::string known;
-  for (const auto& row : target_table()) {
-    if (row.side == side) known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
-  throw invalid("target '{}' is of {}; targets of {}: {}", name, side_name(target.side), side_name(side),
-                known);
-}
-
-RotationSet empty_set(Side side, const std::string& target, const FitOptions& options) {
-  RotationSet set;
-  set.side = side;
-  set.objective = objective_name(target, options.composition, options.per_head);
-  set.composition = target.empty() ? "" : options.composition;
-  set.per_head = !target.empty() && options.per_head;
-  return set;
-}
-
 }  // namespace
 
-std::string objective_name(const std::string& target, const std::string& composition, bool per_head) {
-  if (target.empty()) return "hadamard";
-  return (target == "sst-proxy" ? "sst" : target) + "_" + composition + (per_head ? "_perhead" : "");
-}
-
-FitResult fit(const std::map<int, LayerStatistics>& layers, const FitOptions& options) {
-  if (layers.empty()) throw invalid("fit: there are no layers in the statistics");
-  const TargetInfo* const targets[] = {target_of(options.target_k, Side::K),
-                                       target_of(options.target_v, Side::V)};
-  const bool fitted = targets[0] || targets[1];
-  const CompositionInfo* const composition = fitted ? &find_composition(options.composition) : nullptr;
-
+FitResult fit(const FitInput& input, const Method& method, const FitRun& run) {
+  if (input.layers.empty()) throw invalid("fit: there are no layers in the statistics");
+  struct Job {
+    const LayerStatistics* layer;
+    LayerFit k, v;
+  };
   std::vector<Job> jobs;
-  for (const auto& [id, layer] : layers) {
-    for (const Side side : {Side::K, Side::V}) {
-      jobs.push_back({&layer, side, targets[static_cast<int>(side)], composition, {}, {}, {}});
+  for (const auto& [id, layer] : input.layers) jobs.push_back({&layer, {}, {}});
+  std::mutex reading;
+  int64_t done = 0;
+  parallel_for(static_cast<int64_t>(jobs.size()), run.threads, [&](int64_t i) {
+    Job& job = jobs[static_cast<size_t>(i)];
+    LayerStatistics with_rows;
+    const LayerStatistics* layer = job.layer;
+    if (method.needs() & kRows && input.rows) {
+      with_rows = *layer;
+      const std::lock_guard lock(reading);
+      with_rows.rows = input.rows(layer->sums.shape().layer);
+      layer = &with_rows;
     }
-  }
-  parallel_for(static_cast<int64_t>(jobs.size()), options.threads,
-               [&](int64_t i) { fit_job(jobs[static_cast<size_t>(i)], options); });
+    job.k = fit_side(*layer, Side::K, method.k, run);
+    job.v = fit_side(*layer, Side::V, method.v, run);
+    const std::lock_guard lock(reading);
+    if (run.progress) run.progress(++done, static_cast<int64_t>(jobs.size()));
+  });
 
-  FitResult result{
-      empty_set(Side::K, options.target_k, options), empty_set(Side::V, options.target_v, options), {}, {}};
+  FitResult result;
+  result.codes.name = method.name;
+  result.codes.k = {Side::K, method.k.algorithm->objective(Side::K, method.k.options), {}};
+  result.codes.v = {Side::V, method.v.algorithm->objective(Side::V, method.v.options), {}};
   for (Job& job : jobs) {
-    RotationSet& set = job.side == Side::K ? result.k : result.v;
-    set.layers.emplace(job.check.layer, std::move(job.rotation));
-    result.checks.push_back(job.check);
-    result.warnings.insert(result.warnings.end(), job.warnings.begin(), job.warnings.end());
+    for (auto [side, fitted] : {std::pair{&result.codes.k, &job.k}, {&result.codes.v, &job.v}}) {
+      side->layers.emplace(fitted->check.layer, std::move(fitted->heads));
+      result.checks.push_back(fitted->check);
+      result.warnings.insert(result.warnings.end(), fitted->warnings.begin(), fitted->warnings.end());
+    }
   }
   for (const Side side : {Side::K, Side::V}) warn_shared(result, side);
   return result;
 }
 
-double shared_rotation_loss(const std::vector<Matrix>& per_head) {
-  if (per_head.size() < 2) return 0;
-  const Eigen::Index d = per_head[0].rows(), top = std::max<Eigen::Index>(1, d / 4);
-  const Matrix shared = eigen_decomposition(mean_of(per_head), "shared rotation").vectors.rightCols(top);
-  double kept = 0;
-  int counted = 0;
-  for (const Matrix& head : per_head) {
-    const double own = eigen_decomposition(head, "shared rotation").values.tail(top).sum();
-    if (!(own > 0)) continue;  // a head that saw nothing loses nothing
-    kept += (shared.transpose() * head * shared).trace() / own;
-    ++counted;
+bool has_rotation_file(const SideCodes& codes) {
+  return std::ranges::all_of(codes.layers, [](const auto& layer) {
+    return std::ranges::all_of(layer.second, [](const HeadCode& head) {
+      return !head.options.codebook && head.transform.forward.size() > 0;
+    });
+  });
+}
+
+RotationSet rotation_set(const SideCodes& codes) {
+  if (!has_rotation_file(codes)) {
+    throw invalid(
+        "the {} codes '{}' are no rotation: a rotation file cannot hold them, codes.safetensors does",
+        side_name(codes.side), codes.objective);
   }
-  return counted > 0 ? std::max(0.0, 1 - kept / counted) : 0;
+  RotationSet set;
+  set.side = codes.side;
+  set.objective = codes.objective;
+  set.composition = parse_objective(codes.objective).composition;
+  // One matrix with a mean for each head is still one rotation a layer.
+  set.per_head = std::ranges::any_of(codes.layers, [](const auto& layer) {
+    return std::ranges::any_of(layer.second, [&](const HeadCode& head) {
+      return head.transform.forward != layer.second[0].transform.forward;
+    });
+  });
+  for (const auto& [id, heads] : codes.layers) {
+    LayerRotation& layer = set.layers[id];
+    for (const HeadCode& head : heads) {
+      const Transform& transform = head.transform;
+      if (transform.mean.size()) layer.means.push_back(transform.mean);
+      if (!set.per_head && !layer.rotation.empty()) continue;
+      layer.rotation.push_back(transform.forward);
+      if (transform.inverse.size()) layer.inverse.push_back(transform.inverse);
+      if (head.eigenvalues.size()) layer.eigenvalues.push_back(head.eigenvalues);
+    }
+  }
+  return set;
 }
 
 }  // namespace oscar

@@ -1,47 +1,35 @@
-// Statistics in, rotations out.
+// Statistics in, the codes of a cache out.
 #pragma once
-#include "libcalib/composition.h"
+#include <functional>
+
 #include "libcalib/methods/method.h"
 #include "libcalib/rotation.h"
-#include "libcalib/targets.h"
 
 namespace oscar {
 
-struct FitOptions {
-  std::string target_k, target_v;   // of targets.def; "" for both: H alone, layers need only their shapes
-  std::string composition = "r_h_pbr";
-  bool per_head = false;
-  bool allow_undersampled = false;  // fewer than 4 D tokens per head are refused otherwise (Wanting)
-  int threads = 1;                  // layers in parallel; the result does not depend on it
+struct FitInput {
+  std::map<int, LayerStatistics> layers;       // by global id; methods without needs look at the shapes only
+  std::function<SampledRows(int layer)> rows;  // read when a method trains on rows; may be empty otherwise
 };
-
-// One line per layer and side of what was checked.
-struct FitCheck {
-  int layer = 0;
-  Side side = Side::K;
-  double orthogonality = 0, residual = 0;  // of R, of the decomposition; worst head
-  // Of the statistics, worst head; all 0 where a rotation needs none (hadamard).
-  int rank = 0;                            // eigenvalues above 1e-10 of the largest
-  double condition = 0;                    // largest / smallest eigenvalue; infinite below full rank
-  double lemma1 = 0;                       // max / mean of diag(R^T Sigma R); 1 after U H (OSCAR Lemma 1)
-  double shared_loss = 0;                  // of a shared rotation against one per head, see shared_rotation_loss()
+struct FitRun {
+  bool allow_undersampled = false;  // fewer than 4 D tokens are refused otherwise (Wanting)
+  int threads = 1;                  // layers in parallel; the result does not depend on it
+  std::function<void(int64_t done, int64_t total)> progress;  // after each layer; may be empty
 };
 struct FitResult {
-  RotationSet k, v;
-  std::vector<FitCheck> checks;
-  std::vector<std::string> warnings;       // rank deficiency, constant statistics, shared against per head
+  CacheCodes codes;                   // named by the method's specification
+  std::vector<FitCheck> checks;       // one a layer and side
+  std::vector<std::string> warnings;  // rank deficiency, constant statistics, shared against per head
 };
 
-// "qqt_r_h_pbr": what the file's `objective` says. The published scripts call both score-weighted targets `sst`, and so do
-// files (the manifest tells them apart); "_perhead" is added for one rotation per KV head; "hadamard" for a target "".
-std::string objective_name(const std::string& target, const std::string& composition, bool per_head);
+// A layer with zero tokens, non-finite or all-zero sums is std::runtime_error by name; too few tokens are
+// Wanting; what the statistics cannot give (a target, scores, sampled rows, W_O) is std::invalid_argument
+// that says how to get it.
+FitResult fit(const FitInput& input, const Method& method, const FitRun& run);
 
-// Every layer of `layers` (by id). A layer with zero tokens, non-finite or all-zero sums is std::runtime_error by name; fewer
-// than 4 D tokens are Wanting; a target of the wrong side or one that the statistics cannot give is std::invalid_argument.
-FitResult fit(const std::map<int, LayerStatistics>& layers, const FitOptions& options);
-
-// 1 - mean over heads of sum_i lambda_i(shared basis order) captured / captured by the head's own basis, top D/4 directions:
-// 0 when the heads agree, towards 1 when their subspaces are disjoint.
-double shared_rotation_loss(const std::vector<Matrix>& per_head);
+// The rotation file of one side: orthogonal maps, or any map with its inverse, with or without means. Throws
+// std::invalid_argument for codes that are more than a map of the row (codebooks) or none at all.
+RotationSet rotation_set(const SideCodes& codes);
+bool has_rotation_file(const SideCodes& codes);  // what rotation_set() takes
 
 }  // namespace oscar

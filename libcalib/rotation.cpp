@@ -11,7 +11,7 @@ double orthogonality_error(const Matrix& rotation) {
 }
 
 void check(const RotationSet& set, const std::string& where) {
-  constexpr double kLimit = 1e-4;
+  constexpr double kLimit = 1e-4, kInverseLimit = 1e-3;
   if (set.layers.empty()) throw failure("{}: no layers", where);
   for (const auto& [id, layer] : set.layers) {
     const size_t count = layer.rotation.size();
@@ -23,7 +23,15 @@ void check(const RotationSet& set, const std::string& where) {
       throw failure("{}: layer {}: expected eigenvalues for {} rotations, found {}", where, id, count,
                     layer.eigenvalues.size());
     }
+    if (!layer.inverse.empty() && layer.inverse.size() != count)
+      throw failure("{}: layer {}: expected {} inverses, found {}", where, id, count, layer.inverse.size());
     const Eigen::Index d = layer.rotation[0].rows();
+    for (const Vector& mean : layer.means) {
+      if (mean.size() != d || !mean.allFinite())
+        throw failure("{}: layer {}: expected means of {} finite numbers", where, id, d);
+    }
+    if (set.per_head && layer.means.size() > 1 && layer.means.size() != count)
+      throw failure("{}: layer {}: {} rotations and {} means", where, id, count, layer.means.size());
     for (size_t h = 0; h < count; ++h) {
       const std::string place = set.per_head ? fmt::format("{}: layer {}, head {}", where, id, h)
                                              : fmt::format("{}: layer {}", where, id);
@@ -32,7 +40,16 @@ void check(const RotationSet& set, const std::string& where) {
         throw failure("{}: expected a rotation [{}, {}], found [{}, {}]", place, d, d, r.rows(), r.cols());
       }
       if (!r.allFinite()) throw failure("{}: the rotation has entries that are not finite", place);
-      if (const double error = orthogonality_error(r); !(error <= kLimit)) {
+      if (!layer.inverse.empty()) {
+        const Matrix& inverse = layer.inverse.at(h);
+        if (inverse.rows() != d || inverse.cols() != d || !inverse.allFinite())
+          throw failure("{}: expected an inverse [{}, {}] of finite numbers", place, d, d);
+        const double error = (r * inverse - Matrix::Identity(d, d)).cwiseAbs().maxCoeff();
+        if (!(error <= kInverseLimit)) {
+          throw failure("{}: map times inverse is off the identity by {:.2e}, expected at most {:.0e}", place,
+                        error, kInverseLimit);
+        }
+      } else if (const double error = orthogonality_error(r); !(error <= kLimit)) {
         throw failure("{}: not orthogonal: max |R R^T - I| is {:.2e}, expected at most {:.0e}", place, error,
                       kLimit);
       }

@@ -25,10 +25,14 @@ SideCodes scalar_codes(Side side, const std::vector<LayerShape>& shapes, const R
     }
     const auto found = rotation->layers.find(shape.layer);
     if (found == rotation->layers.end()) continue;
+    const LayerRotation& layer = found->second;
+    const auto pick = [](const auto& of_heads, size_t h) { return of_heads[of_heads.size() == 1 ? 0 : h]; };
     auto& heads = codes.layers[shape.layer];
-    for (size_t h = 0; h < found->second.rotation.size(); ++h) {
-      head.transform.forward = found->second.rotation[h];
-      if (h < found->second.eigenvalues.size()) head.eigenvalues = found->second.eigenvalues[h];
+    for (size_t h = 0; h < std::max(layer.rotation.size(), layer.means.size()); ++h) {
+      head.transform.forward = pick(layer.rotation, h);
+      if (!layer.inverse.empty()) head.transform.inverse = pick(layer.inverse, h);
+      if (!layer.means.empty()) head.transform.mean = pick(layer.means, h);
+      if (!layer.eigenvalues.empty()) head.eigenvalues = pick(layer.eigenvalues, h);
       heads.push_back(head);
     }
   }

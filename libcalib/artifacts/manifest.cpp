@@ -20,22 +20,30 @@ nlohmann::ordered_json check_json(const FitCheck& check) {
           {"rank", check.rank},
           {"condition", check.condition},
           {"lemma1", check.lemma1},
-          {"shared_loss", check.shared_loss}};
+          {"shared_loss", check.shared_loss},
+          {"volume_spread", check.volume_spread},
+          {"distortion", check.distortion}};
 }
 
 }  // namespace
 
-nlohmann::ordered_json manifest_json(const Provenance& provenance, const FitOptions& options,
-                                     const FitResult& result, const std::vector<ManifestFile>& files) {
+static nlohmann::ordered_json side_json(const SideMethod& side, const SideCodes& codes) {
+  nlohmann::ordered_json json = {{"method", side.method->name}, {"objective", codes.objective}};
+  json["options"] = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : honoured_options(side)) json["options"][name] = value;
+  json["codes"] = codec_names(codes);
+  return json;
+}
+
+nlohmann::ordered_json manifest_json(const FitRecord& record, const std::vector<ManifestFile>& files) {
+  const FitResult& result = record.result;
   nlohmann::ordered_json json;
   json["schema"] = kSchema;
   json["tool_version"] = OSCAR_VERSION;
-  json["fit"] = {
-      {"target_k", options.target_k},
-      {"target_v", options.target_v},
-      {"composition", options.target_k.empty() && options.target_v.empty() ? "" : options.composition},
-      {"granularity", options.per_head ? "head" : "layer"},
-      {"allow_undersampled", options.allow_undersampled}};
+  json["fit"] = {{"method", record.method.name},
+                 {"k", side_json(record.method.k, result.codes.k)},
+                 {"v", side_json(record.method.v, result.codes.v)},
+                 {"allow_undersampled", record.allow_undersampled}};
   json["files"] = nlohmann::ordered_json::array();
   for (const ManifestFile& file : files) {
     json["files"].push_back({{"name", file.name},
@@ -47,15 +55,14 @@ nlohmann::ordered_json manifest_json(const Provenance& provenance, const FitOpti
   json["checks"] = nlohmann::ordered_json::array();
   for (const FitCheck& check : result.checks) json["checks"].push_back(check_json(check));
   json["warnings"] = result.warnings;
-  json["provenance"] = to_json(provenance);
+  json["provenance"] = to_json(record.provenance);
   json["provenance"].erase("model_path");
   return json;
 }
 
-void write_manifest(const std::filesystem::path& directory, const Provenance& provenance,
-                    const FitOptions& options, const FitResult& result,
+void write_manifest(const std::filesystem::path& directory, const FitRecord& record,
                     const std::vector<ManifestFile>& files) {
-  write_file(directory / kName, manifest_json(provenance, options, result, files).dump(2) + "\n");
+  write_file(directory / kName, manifest_json(record, files).dump(2) + "\n");
 }
 
 std::vector<ManifestFile> read_manifest(const std::filesystem::path& directory) {

@@ -7,6 +7,8 @@
 #include "formats/atomic_write.h"
 #include "formats/error.h"
 #include "formats/sha256.h"
+#include "libcalib/artifacts/codes_file.h"
+#include "libcalib/artifacts/nova_bundle.h"
 
 namespace oscar {
 namespace {
@@ -75,42 +77,59 @@ class PendingDirectory {
   fs::path destination_, path_;
 };
 
-std::vector<ManifestFile> write_all(const fs::path& directory, const Provenance& provenance,
-                                    const FitOptions& options, const FitResult& result,
+// The engine's default codec is what a rotation file stands for; anything else must be said.
+bool needs_codes_file(const CacheCodes& codes) {
+  const auto plain = [](const SideCodes& side) {
+    return has_rotation_file(side) && codec_names(side) == "sglang-prefill";
+  };
+  return !plain(codes.k) || !plain(codes.v);
+}
+
+std::vector<ManifestFile> write_all(const fs::path& directory, const FitRecord& record,
                                     const std::vector<RotationFormat>& formats) {
   std::vector<ManifestFile> files;
-  for (const RotationSet* set : {&result.k, &result.v}) {
+  const CacheCodes& codes = record.result.codes;
+  for (const SideCodes* side : {&codes.k, &codes.v}) {
+    if (!has_rotation_file(*side)) continue;
+    const RotationSet set = rotation_set(*side);
     for (const RotationFormat format : formats) {
       const bool pt = format == RotationFormat::Pt;
-      const std::string name = rotation_file_stem(*set) + (pt ? ".pt" : ".safetensors");
+      const std::string name = rotation_file_stem(set) + (pt ? ".pt" : ".safetensors");
       if (pt) {
-        write_rotations_pt(directory / name, *set);
+        write_rotations_pt(directory / name, set);
       } else {
-        write_rotations_safetensors(directory / name, *set, provenance);
+        write_rotations_safetensors(directory / name, set, record.provenance);
       }
-      files.push_back({name, side_name(set->side), pt ? "pt" : "safetensors", set->objective,
+      files.push_back({name, side_name(set.side), pt ? "pt" : "safetensors", set.objective,
                        sha256_file(directory / name)});
     }
   }
-  write_manifest(directory, provenance, options, result, files);
+  if (needs_codes_file(codes)) {
+    write_codes(directory / kCodesFile, codes, record.provenance);
+    files.push_back({kCodesFile, "kv", "safetensors", codes.name, sha256_file(directory / kCodesFile)});
+  }
+  if (is_nova_bundle(codes.k)) {
+    write_nova_bundle(directory / kNovaFile, codes.k);
+    files.push_back({kNovaFile, "k", "pt", codes.k.objective, sha256_file(directory / kNovaFile)});
+  }
+  write_manifest(directory, record, files);
   return files;
 }
 
 }  // namespace
 
-std::vector<ManifestFile> write_rotation_directory(const fs::path& given, const Provenance& provenance,
-                                                   const FitOptions& options, const FitResult& result,
-                                                   const std::vector<RotationFormat>& formats) {
+std::vector<ManifestFile> write_fit_directory(const fs::path& given, const FitRecord& record,
+                                              const std::vector<RotationFormat>& formats) {
   // "rotations/" names the same directory as "rotations".
   const fs::path directory = given.has_filename() ? given : given.parent_path();
   if (directory.empty()) throw invalid("the output directory has an empty name");
   const HoldInterrupts until_whole;
   if (fs::exists(directory)) {
     make_directory(directory);
-    return write_all(directory, provenance, options, result, formats);
+    return write_all(directory, record, formats);
   }
   PendingDirectory pending(directory);
-  auto files = write_all(pending.path(), provenance, options, result, formats);
+  auto files = write_all(pending.path(), record, formats);
   pending.publish();
   return files;
 }

@@ -1,4 +1,6 @@
-// rotations/: one file of K, one of V (in one or both formats) and manifest.json.
+// What oscar-fit leaves behind: rotation files of K and V where the codes are rotations, codes.safetensors
+// where they are more (another codec than the engine's default, codebooks, no map at all), codebook.pt where
+// NOVA-KV's engine can read the keys, and manifest.json.
 #pragma once
 #include "libcalib/artifacts/manifest.h"
 #include "libcalib/artifacts/rotation_file.h"
@@ -7,10 +9,10 @@ namespace oscar {
 
 enum class RotationFormat : uint8_t { Pt, SafeTensors };
 
-// Writes what a fit gave and returns what the manifest lists. A directory that is not there yet appears whole or not at all;
-// in one that is, every file is replaced atomically and manifest.json, which says which files belong together, comes last.
-std::vector<ManifestFile> write_rotation_directory(const std::filesystem::path& directory, const Provenance& provenance,
-                                                   const FitOptions& options, const FitResult& result,
-                                                   const std::vector<RotationFormat>& formats);
+// Writes what a fit gave and returns what the manifest lists. A directory that is not there yet appears whole
+// or not at all; in one that is, every file is replaced atomically and manifest.json, which says which files
+// belong together, comes last.
+std::vector<ManifestFile> write_fit_directory(const std::filesystem::path& directory, const FitRecord& record,
+                                              const std::vector<RotationFormat>& formats);
 
 }  // namespace oscar

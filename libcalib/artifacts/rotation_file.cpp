@@ -1,6 +1,7 @@
 #include "libcalib/artifacts/rotation_file.h"
 
 #include <charconv>
+#include <functional>
 
 #include "formats/error.h"
 #include "formats/pt.h"
@@ -10,8 +11,6 @@
 
 namespace oscar {
 namespace {
-
-constexpr std::string_view kPerLayer = "layer", kPerHead = "per_kv_head";
 
 int layer_id(std::string_view text, const std::string& where) {
   int id = -1;
@@ -43,23 +42,88 @@ LayerRotation layer_of(const Tensor& rotation, const Tensor* eigenvalues, const 
   return layer;
 }
 
-Tensor rotation_tensor(const RotationSet& set, const LayerRotation& layer) {
-  const int64_t d = layer.rotation.at(0).rows();
+Tensor matrices_tensor(const std::vector<Matrix>& matrices, bool stacked) {
+  const int64_t d = matrices.at(0).rows(), heads = static_cast<int64_t>(matrices.size());
   std::vector<float> values;
-  for (const Matrix& r : layer.rotation) {
+  for (const Matrix& r : matrices) {
     for (Eigen::Index i = 0; i < r.size(); ++i) values.push_back(static_cast<float>(r.data()[i]));
   }
-  const int64_t heads = static_cast<int64_t>(layer.rotation.size());
-  return make_tensor(set.per_head ? Shape{heads, d, d} : Shape{d, d}, std::move(values));
+  return make_tensor(stacked ? Shape{heads, d, d} : Shape{d, d}, std::move(values));
 }
-Tensor eigenvalue_tensor(const RotationSet& set, const LayerRotation& layer) {
-  const int64_t d = layer.eigenvalues.at(0).size();
+Tensor vectors_tensor(const std::vector<Vector>& vectors, bool stacked) {
+  const int64_t d = vectors.at(0).size(), heads = static_cast<int64_t>(vectors.size());
   std::vector<float> values;
-  for (const Vector& v : layer.eigenvalues) {
+  for (const Vector& v : vectors) {
     for (Eigen::Index i = 0; i < v.size(); ++i) values.push_back(static_cast<float>(v[i]));
   }
-  const int64_t heads = static_cast<int64_t>(layer.eigenvalues.size());
-  return make_tensor(set.per_head ? Shape{heads, d} : Shape{d}, std::move(values));
+  return make_tensor(stacked ? Shape{heads, d} : Shape{d}, std::move(values));
+}
+
+// The tensors of a layer by their names in the file. A map of keys that is not orthogonal is read through
+// q_rotation, its inverse transpose; one of values is undone by o_rotation, its inverse.
+std::vector<std::pair<std::string, Tensor>> layer_tensors(const RotationSet& set,
+                                                          const LayerRotation& layer) {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  tensors.emplace_back("rotation", matrices_tensor(layer.rotation, set.per_head));
+  if (!layer.eigenvalues.empty())
+    tensors.emplace_back("eigenvalues", vectors_tensor(layer.eigenvalues, set.per_head));
+  if (!layer.inverse.empty()) {
+    auto inverse = layer.inverse;
+    if (set.side == Side::K) {
+      for (Matrix& map : inverse) map = map.transpose().eval();
+    }
+    tensors.emplace_back(set.side == Side::K ? "q_rotation" : "o_rotation",
+                         matrices_tensor(inverse, set.per_head));
+  }
+  if (!layer.means.empty())
+    tensors.emplace_back(set.side == Side::K ? "k_mean" : "v_mean",
+                         vectors_tensor(layer.means, layer.means.size() > 1));
+  return tensors;
+}
+
+// The optional parts of a v3 layer, looked up by name.
+void add_optional(LayerRotation& layer, const std::function<const Tensor*(const char*)>& find,
+                  const std::string& where) {
+  const size_t d = static_cast<size_t>(layer.rotation[0].rows()), heads = layer.rotation.size();
+  const auto count_of = [&](const Tensor& tensor, size_t each, const char* name) {
+    size_t total = 1;
+    for (const auto extent : tensor.shape) total *= static_cast<size_t>(extent);
+    if (total == 0 || total % each != 0 || tensor.shape.back() != static_cast<int64_t>(d))
+      throw failure("{}: {}: unexpected shape {}", where, name, to_string(tensor.shape));
+    return total / each;
+  };
+  for (const char* name : {"q_rotation", "o_rotation"}) {
+    const Tensor* tensor = find(name);
+    if (!tensor) continue;
+    if (count_of(*tensor, d * d, name) != heads)
+      throw failure("{}: {}: expected as many as rotations, {}, found {}", where, name, heads,
+                    to_string(tensor->shape));
+    const auto values = tensor->doubles();
+    for (size_t h = 0; h < heads; ++h) {
+      const Matrix map =
+          ConstMatrixMap(values.data() + h * d * d, layer.rotation[0].rows(), layer.rotation[0].rows());
+      layer.inverse.push_back(name[0] == 'q' ? Matrix(map.transpose()) : map);
+    }
+  }
+  for (const char* name : {"k_mean", "v_mean"}) {
+    const Tensor* tensor = find(name);
+    if (!tensor) continue;
+    const size_t count = count_of(*tensor, d, name);
+    const auto values = tensor->doubles();
+    for (size_t h = 0; h < count; ++h)
+      layer.means.push_back(ConstVectorMap(values.data() + h * d, layer.rotation[0].rows()));
+  }
+}
+
+// 1: a rotation a layer. 2: one per KV head. 3: with means or inverses, on every layer.
+int version_of(const RotationSet& set) {
+  const LayerRotation& first = set.layers.begin()->second;
+  if (!first.means.empty() || !first.inverse.empty()) return 3;
+  return set.per_head ? 2 : 1;
+}
+std::string grouping_of(const RotationSet& set) {
+  if (version_of(set) == 3) return set.per_head ? "head" : "layer";
+  return set.per_head ? "per_kv_head" : "layer";
 }
 
 // Not an initialiser list: GCC 12 then warns of an uninitialised variant, wrongly.
@@ -107,22 +171,20 @@ RotationSet read_pt_rotations(const std::filesystem::path& path) {
                        : layer_id(std::to_string(key.integer(where + ": key of layers")), where + ": layers");
     const std::string at = fmt::format("{}: layer {}", where, id);
     const PtDict& entry = value.dict(at);
-    for (const char* field : {"q_rotation", "k_mean", "o_rotation"}) {
-      if (!entry.find(field)) continue;
-      throw invalid(
-          "{}: '{}' makes this a format_version 3 file; only plain rotations (versions 1 and 2) are read", at,
-          field);
-    }
     const PtValue* rotation = entry.find("rotation");
     if (!rotation) throw failure("{}: 'rotation' is missing", at);
     const PtValue* spectrum = entry.find("eigenvalues");
     const Tensor& tensor = rotation->tensor(at + ": rotation");
     (tensor.shape.size() == 3 ? stacks : matrices) = true;
-    if (!set.layers
-             .emplace(id, layer_of(tensor, spectrum ? &spectrum->tensor(at + ": eigenvalues") : nullptr, at))
-             .second) {
-      throw failure("{}: the layer is there twice", at);
-    }
+    LayerRotation layer = layer_of(tensor, spectrum ? &spectrum->tensor(at + ": eigenvalues") : nullptr, at);
+    add_optional(
+        layer,
+        [&](const char* name) {
+          const PtValue* found = entry.find(name);
+          return found ? &found->tensor(at + ": " + name) : nullptr;
+        },
+        at);
+    if (!set.layers.emplace(id, std::move(layer)).second) throw failure("{}: the layer is there twice", at);
   }
   if (matrices && stacks)
     throw failure("{}: some layers have one rotation and others one per KV head", where);
@@ -149,8 +211,16 @@ RotationSet read_safetensors_rotations(const std::filesystem::path& path) {
     const int id = layer_id(number, where + ": " + name);
     const auto spectrum = file.tensors.find(fmt::format("layers.{}.eigenvalues", number));
     (tensor.shape.size() == 3 ? stacks : matrices) = true;
-    set.layers.emplace(id, layer_of(tensor, spectrum == file.tensors.end() ? nullptr : &spectrum->second,
-                                    fmt::format("{}: layer {}", where, id)));
+    const std::string at = fmt::format("{}: layer {}", where, id);
+    LayerRotation layer = layer_of(tensor, spectrum == file.tensors.end() ? nullptr : &spectrum->second, at);
+    add_optional(
+        layer,
+        [&](const char* field) {
+          const auto found = file.tensors.find(fmt::format("layers.{}.{}", number, field));
+          return found == file.tensors.end() ? nullptr : &found->second;
+        },
+        at);
+    set.layers.emplace(id, std::move(layer));
   }
   if (set.layers.empty())
     throw failure("{}: expected a rotation file with tensors 'layers.<id>.rotation'", where);
@@ -177,6 +247,13 @@ RotationSet read_rotations(const std::filesystem::path& path) {
   } else {
     throw invalid("{}: rotation files end in .pt or .safetensors", path.string());
   }
+  const auto parts = [](const LayerRotation& layer) {
+    return std::pair(layer.means.empty(), layer.inverse.empty());
+  };
+  for (const auto& [id, layer] : set.layers) {
+    if (parts(layer) != parts(set.layers.begin()->second))
+      throw failure("{}: layer {}: a mean or an inverse must be on all layers or on none", path.string(), id);
+  }
   check(set, path.string());
   return set;
 }
@@ -190,14 +267,13 @@ void write_rotations_pt(const std::filesystem::path& path, const RotationSet& se
   for (const auto& [id, layer] : set.layers) {
     PtDict entry;
     entry.set("layer_id", pt(int64_t{id}));
-    entry.set("rotation", pt(rotation_tensor(set, layer)));
-    if (!layer.eigenvalues.empty()) entry.set("eigenvalues", pt(eigenvalue_tensor(set, layer)));
+    for (auto& [name, tensor] : layer_tensors(set, layer)) entry.set(name, pt(std::move(tensor)));
     layers.set(int64_t{id}, pt(std::move(entry)));
   }
   PtDict file;
-  file.set("format_version", pt(int64_t{set.per_head ? 2 : 1}));
+  file.set("format_version", pt(int64_t{version_of(set)}));
   file.set("objective", pt(set.objective));
-  file.set("source_grouping", pt(std::string(set.per_head ? kPerHead : kPerLayer)));
+  file.set("source_grouping", pt(grouping_of(set)));
   file.set("layers", pt(std::move(layers)));
   write_pt(path, pt(std::move(file)), path.stem().string());
 }
@@ -206,13 +282,12 @@ void write_rotations_safetensors(const std::filesystem::path& path, const Rotati
                                  const Provenance& provenance) {
   SafeTensors file;
   for (const auto& [id, layer] : set.layers) {
-    file.tensors[fmt::format("layers.{}.rotation", id)] = rotation_tensor(set, layer);
-    if (layer.eigenvalues.empty()) continue;
-    file.tensors[fmt::format("layers.{}.eigenvalues", id)] = eigenvalue_tensor(set, layer);
+    for (auto& [name, tensor] : layer_tensors(set, layer))
+      file.tensors[fmt::format("layers.{}.{}", id, name)] = std::move(tensor);
   }
-  file.metadata["format_version"] = set.per_head ? "2" : "1";
+  file.metadata["format_version"] = std::to_string(version_of(set));
   file.metadata["objective"] = set.objective;
-  file.metadata["source_grouping"] = set.per_head ? kPerHead : kPerLayer;
+  file.metadata["source_grouping"] = grouping_of(set);
   file.metadata["side"] = side_name(set.side);
   for (const auto& field : kProvenanceTexts) {
     if (const std::string& value = provenance.*field.value; !value.empty()) file.metadata[field.name] = value;

@@ -1,5 +1,6 @@
-// Rotation files: .pt v1 (per layer) and v2 (per KV head), and .safetensors with the same content and provenance
-// (docs/file-formats.md). A v2 file of ours also holds `eigenvalues` [H, d], which the published ones leave out.
+// Rotation files: .pt v1 (per layer), v2 (per KV head) and v3 (with means, or maps that are not orthogonal),
+// and .safetensors with the same content and provenance (docs/file-formats.md). A v2 file of ours also holds
+// `eigenvalues` [H, d], which the published ones leave out.
 #pragma once
 #include <filesystem>
 
@@ -7,17 +8,20 @@
 
 namespace oscar {
 
-// By extension. Values are float32 in every format. K or V is decided by the objective, then by the file name; when both are
-// silent std::invalid_argument says so. Every layer id may be int or str; storages may be shared. What is returned has passed
-// check(); a v3 file with a mean or an inverse of its own is std::invalid_argument.
+// By extension. Values are float32 in every format. K or V is decided by the objective, then by the file
+// name; when both are silent std::invalid_argument says so. Every layer id may be int or str; storages may be
+// shared. What is returned has passed check(). `v_mean` of a v3 file is ours: the engines know means of keys
+// only.
 RotationSet read_rotations(const std::filesystem::path& path);
-// "k_rotation_qqt_r_h_pbr", "v_rotation_hadamard", "k_rotation_perhead": the published file names, without extension.
+// "k_rotation_qqt_r_h_pbr", "v_rotation_hadamard", "k_rotation_perhead": the published file names, without
+// extension.
 std::string rotation_file_stem(const RotationSet& set);
 void write_rotations_pt(const std::filesystem::path& path, const RotationSet& set);
-void write_rotations_safetensors(const std::filesystem::path& path, const RotationSet& set, const Provenance& provenance);
+void write_rotations_safetensors(const std::filesystem::path& path, const RotationSet& set,
+                                 const Provenance& provenance);
 
-// A directory of rotations/ as oscar-fit writes it: k_rotation_*.pt (or .safetensors) and v_rotation_*; exactly one of
-// each is expected, manifest.json says which when there are several.
+// A directory of rotations/ as oscar-fit writes it: k_rotation_*.pt (or .safetensors) and v_rotation_*;
+// exactly one of each is expected, manifest.json says which when there are several.
 struct RotationPair {
   RotationSet k, v;
 };

@@ -18,6 +18,11 @@ std::string probe_path(int id, int index) {
   return fmt::format("{}/probes/{}", layer_path(id), index);
 }
 
+// Sums that files written before do not have.
+bool of_output(Sum sum) {
+  return sum == Sum::qq_out || sum == Sum::out || sum == Sum::x || sum == Sum::xk || sum == Sum::xkk;
+}
+
 Shape sum_shape(SumKind kind, const LayerShape& s) {
   switch (kind) {
     case SumKind::MatrixK:
@@ -131,6 +136,13 @@ StatisticsHeader read_header(const Hdf5Reader& file) {
   }
   std::sort(header.layers.begin(), header.layers.end(),
             [](const auto& a, const auto& b) { return a.layer < b.layer; });
+  for (const auto& shape : header.layers) {
+    for (const auto& sum : sum_table()) {  // one that is there says that all of them must be
+      const bool there =
+          of_output(sum.sum) && file.exists(layer_path(shape.layer) + "/" + std::string(sum.name));
+      header.has_output_scores = header.has_output_scores || (there && header.has_scores);
+    }
+  }
   return header;
 }
 
@@ -186,6 +198,7 @@ void StatisticsWriter::layer(const LayerStatistics& layer, const std::vector<Pro
     file_->dataset(path + "/rows/v", stored(rows_dtype_, {n, s.kv_heads, s.dim_v}, rows.v));
     if (!rows.u.empty()) file_->dataset(path + "/rows/u", stored(DType::F32, {n, s.kv_heads}, rows.u));
     if (!rows.w.empty()) file_->dataset(path + "/rows/w", stored(DType::F32, {n, s.kv_heads}, rows.w));
+    if (!rows.x.empty()) file_->dataset(path + "/rows/x", stored(DType::F32, {n, s.kv_heads}, rows.x));
   }
   for (size_t i = 0; i < probes.size(); ++i) {
     const std::string at = probe_path(s.layer, static_cast<int>(i));
@@ -234,6 +247,7 @@ LayerStatistics StatisticsReader::layer(int id) const {
   layer.sums.score_queries = need_integer(file_, path, "score_queries");
   layer.sums.score_tokens = need_integer(file_, path, "score_tokens");
   for (const auto& sum : sum_table()) {
+    if (of_output(sum.sum) && !header_.has_output_scores) continue;
     const std::string at = path + "/" + std::string(sum.name);
     const Tensor tensor = need(file_, at, sum_shape(sum.kind, shape));
     const auto to = layer.sums.values(sum.sum);
@@ -262,6 +276,7 @@ SampledRows StatisticsReader::rows(int id) const {
   rows.v = need(file_, path + "/v", {n, s.kv_heads, s.dim_v}).floats();
   if (file_.exists(path + "/u")) rows.u = need(file_, path + "/u", {n, s.kv_heads}).floats();
   if (file_.exists(path + "/w")) rows.w = need(file_, path + "/w", {n, s.kv_heads}).floats();
+  if (file_.exists(path + "/x")) rows.x = need(file_, path + "/x", {n, s.kv_heads}).floats();
   return rows;
 }
 

@@ -1,6 +1,7 @@
 // stats.h5, schema "oscar-stats/1" (docs/file-formats.md).
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "formats/dtype.h"
@@ -52,5 +53,7 @@ struct MergedStatistics {
   std::vector<std::string> notes;  // e.g. that sst-proxy of merged shards weights each shard by its own Sigma_Q
 };
 MergedStatistics read_merged(const std::vector<std::filesystem::path>& paths);
+// The sampled rows of a layer, of all files one after the other; sequences count from 0 in each. Not thread-safe.
+std::function<SampledRows(int layer)> row_reader(const std::vector<std::filesystem::path>& paths);
 
 }  // namespace oscar

@@ -48,6 +48,7 @@ void need_same_run(const StatisticsReader& a, const StatisticsReader& b) {
   same("window_sink", x.windows.sink, y.windows.sink);
   same("window_recent", x.windows.recent, y.windows.recent);
   same("has_scores", x.has_scores, y.has_scores);
+  same("has_output_scores", x.has_output_scores, y.has_output_scores);
   same("number of layers", x.layers.size(), y.layers.size());
   for (size_t i = 0; i < x.layers.size(); ++i) {
     const LayerShape &s = x.layers[i], &t = y.layers[i];
@@ -148,6 +149,25 @@ MergedStatistics read_merged(const std::vector<std::filesystem::path>& paths) {
                     order.size()));
   }
   return merged;
+}
+
+std::function<SampledRows(int)> row_reader(const std::vector<std::filesystem::path>& paths) {
+  auto readers = std::make_shared<Readers>();
+  for (const auto& path : paths) readers->emplace_back(path);
+  return [readers](int layer) {
+    SampledRows all;
+    for (const auto& reader : *readers) {
+      const SampledRows rows = reader.rows(layer);
+      const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+      append(all.position, rows.position);
+      append(all.sequence, rows.sequence);
+      append(all.k, rows.k);
+      append(all.v, rows.v);
+      append(all.u, rows.u);
+      append(all.w, rows.w);
+    }
+    return all;
+  };
 }
 
 }  // namespace oscar

@@ -1,5 +1,8 @@
 #include "libcalib/compare.h"
 
+#include "libcalib/composition.h"
+#include "libcalib/eigen_decomposition.h"
+
 #include <Eigen/QR>
 
 #include "libcalib/fit.h"

@@ -1,7 +1,10 @@
 #include "libcalib/fit.h"
 
 #include "formats/error.h"
+#include "libcalib/composition.h"
 #include "libcalib/hadamard.h"
+#include "libcalib/methods/support.h"
+#include "libcalib/targets.h"
 #include "tests/calib/sample.h"
 
 namespace oscar {
@@ -18,11 +21,32 @@ std::map<int, LayerStatistics> layers(int64_t tokens = 200) {
   }
   return all;
 }
-FitOptions options(const std::string& k = "qqt", const std::string& v = "sst") {
-  FitOptions o;
+struct Options {
+  std::string target_k = "qqt", target_v = "sst", composition = "r_h_pbr";
+  bool per_head = false, allow_undersampled = false;
+  int threads = 1;
+};
+Options options(const std::string& k = "qqt", const std::string& v = "sst") {
+  Options o;
   o.target_k = k;
   o.target_v = v;
   return o;
+}
+struct Rotations {
+  RotationSet k, v;
+  std::vector<FitCheck> checks;
+  std::vector<std::string> warnings;
+};
+Rotations fit(const std::map<int, LayerStatistics>& all, const Options& o) {
+  const auto side = [&](const std::string& target) {
+    return fmt::format("oscar:target={}:composition={}:granularity={}", target, o.composition,
+                       o.per_head ? "head" : "layer");
+  };
+  const Method method =
+      o.target_k.empty() ? parse_method("hadamard") : parse_method(side(o.target_k) + "/" + side(o.target_v));
+  FitResult result =
+      oscar::fit({all, {}}, method, {.allow_undersampled = o.allow_undersampled, .threads = o.threads});
+  return {rotation_set(result.codes.k), rotation_set(result.codes.v), result.checks, result.warnings};
 }
 std::string message(const std::function<void()>& call) {
   try {
@@ -38,11 +62,11 @@ TEST(Fit, EveryTargetCompositionAndGranularity) {
   for (const auto& target : target_table()) {
     for (const auto& composition : composition_table()) {
       for (const bool per_head : {false, true}) {
-        FitOptions o = options();
+        Options o = options();
         (target.side == Side::K ? o.target_k : o.target_v) = target.name;
         o.composition = composition.name;
         o.per_head = per_head;
-        const FitResult result = fit(all, o);
+        const Rotations result = fit(all, o);
         const RotationSet& set = target.side == Side::K ? result.k : result.v;
         EXPECT_NO_THROW(check(set, "fit"));
         EXPECT_EQ(set.layers.size(), 3u);
@@ -61,7 +85,7 @@ TEST(Fit, EveryTargetCompositionAndGranularity) {
 }
 
 TEST(Fit, ChecksSayWhatHolds) {
-  const FitResult result = fit(layers(), options());
+  const Rotations result = fit(layers(), options());
   ASSERT_EQ(result.checks.size(), 6u);
   for (const auto& check : result.checks) {
     EXPECT_LT(check.orthogonality, 1e-12);
@@ -75,10 +99,10 @@ TEST(Fit, ChecksSayWhatHolds) {
 }
 
 TEST(Fit, ThreadsDoNotChangeTheResult) {
-  FitOptions one = options(), four = options();
+  Options one = options(), four = options();
   four.threads = 4;
   const auto all = layers();
-  const FitResult a = fit(all, one), b = fit(all, four);
+  const Rotations a = fit(all, one), b = fit(all, four);
   for (const int id : {3, 7, 11}) EXPECT_EQ(a.k.layers.at(id).rotation[0], b.k.layers.at(id).rotation[0]);
   EXPECT_EQ(a.warnings, b.warnings);
 }
@@ -92,7 +116,7 @@ TEST(Fit, Objectives) {
 TEST(Fit, HadamardNeedsOnlyShapes) {
   std::map<int, LayerStatistics> all;
   all[0].sums = LayerSums(kShape);
-  const FitResult result = fit(all, options("", ""));
+  const Rotations result = fit(all, options("", ""));
   EXPECT_EQ(result.k.objective, "hadamard");
   EXPECT_EQ(result.k.layers.at(0).rotation[0], hadamard(16));
   EXPECT_EQ(result.v.layers.at(0).rotation[0], hadamard(12));
@@ -106,7 +130,7 @@ TEST(Fit, FewTokensAreFoundWanting) {
               fit(few, options());
             }).find("layer 3, k (qqt): 63 tokens per head, expected at least 4 D = 64"),
             std::string::npos);
-  FitOptions allowed = options();
+  Options allowed = options();
   allowed.allow_undersampled = true;
   EXPECT_NO_THROW(fit(few, allowed));
   EXPECT_NO_THROW(fit(layers(64), options()));
@@ -147,7 +171,7 @@ TEST(Fit, WarnsOfConstantAndDeficientStatistics) {
   for (int h = 0; h < 2; ++h)
     all[7].sums.matrix(Sum::qq, h) = Matrix(Vector::LinSpaced(16, 0, 3).cwiseMax(1).asDiagonal()) -
                                      Matrix(Vector::Unit(16, 2).asDiagonal());
-  const FitResult result = fit(all, options());
+  const Rotations result = fit(all, options());
   ASSERT_GE(result.warnings.size(), 2u);
   EXPECT_NE(result.warnings[0].find("layer 3, k (qqt): constant statistics"), std::string::npos)
       << result.warnings[0];
@@ -178,7 +202,7 @@ TEST(Fit, SuggestsOnePerHeadWhenHeadsDiffer) {
       layer.sums.matrix(Sum::qq, h) = Matrix(values.asDiagonal());
     }
   }
-  const FitResult result = fit(all, options());
+  const Rotations result = fit(all, options());
   EXPECT_TRUE(std::ranges::any_of(
       result.warnings, [](const auto& w) { return w.starts_with("k: one rotation a layer keeps"); }));
 }

@@ -4,6 +4,7 @@
 #include "formats/safetensors.h"
 #include "libcalib/artifacts/raw_dump.h"
 #include "libcalib/compare.h"
+#include "libcalib/composition.h"
 #include "libcalib/fit.h"
 #include "tests/calib/sample.h"
 
@@ -43,13 +44,11 @@ TEST(PublishedScript, EveryCompositionIsTheSame) {
   const test::TempDir dir;
   write_dump(file, dir.path());
   const auto layers = read_raw_layers(open_raw_dump(dir.path()), 2);
-  FitOptions options;
-  options.target_k = "qqt";
-  options.target_v = "sst-proxy";
   for (const auto& composition : composition_table()) {
-    options.composition = composition.name;
-    const FitResult result = fit(layers, options);
-    for (const RotationSet* set : {&result.k, &result.v}) {
+    const Method method = parse_method(fmt::format("oscar-proxy:composition={}", composition.name));
+    const FitResult result = fit({layers, {}}, method, {});
+    const RotationSet k = rotation_set(result.codes.k), v = rotation_set(result.codes.v);
+    for (const RotationSet* set : {&k, &v}) {
       const std::string stem = fmt::format("{}_rotation_{}", side_name(set->side), set->objective);
       ASSERT_TRUE(file.tensors.contains(stem + ".3.rotation")) << "published file names: " << stem;
       const auto comparison = compare(published(file, *set, stem), *set);

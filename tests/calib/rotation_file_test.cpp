@@ -7,6 +7,8 @@
 #include "libcalib/artifacts/objective.h"
 #include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/compare.h"
+#include "libcalib/composition.h"
+#include "libcalib/eigen_decomposition.h"
 #include "libcalib/hadamard.h"
 #include "tests/calib/sample.h"
 
@@ -21,12 +23,18 @@ std::map<int, LayerStatistics> layers() {
     all[id] = test::statistics_of(test::shape_of(id, 4, 2, 16, 12), 100, static_cast<uint64_t>(id));
   return all;
 }
-FitResult fitted(bool per_head = false) {
-  FitOptions o;
-  o.target_k = "qqt";
-  o.target_v = "sst";
-  o.per_head = per_head;
-  return fit(layers(), o);
+FitRecord fit_record(bool per_head = false) {
+  FitRecord record;
+  record.method = parse_method(per_head ? "oscar:granularity=head" : "oscar");
+  record.result = fit({layers(), {}}, record.method, {});
+  return record;
+}
+struct Fitted {
+  RotationSet k, v;
+};
+Fitted fitted(bool per_head = false) {
+  const FitResult result = fit_record(per_head).result;
+  return {rotation_set(result.codes.k), rotation_set(result.codes.v)};
 }
 void expect_float32_of(const RotationSet& found, const RotationSet& expected) {
   EXPECT_EQ(found.side, expected.side);
@@ -56,7 +64,7 @@ PtValue identity_entry() {
 TEST(RotationFile, RoundTripOfEveryFormAndFormat) {
   const test::TempDir dir;
   for (const bool per_head : {false, true}) {
-    const FitResult result = fitted(per_head);
+    const Fitted result = fitted(per_head);
     for (const RotationSet* set : {&result.k, &result.v}) {
       write_rotations_pt(dir / "any.pt", *set);
       write_rotations_safetensors(dir / "any.safetensors", *set, {});
@@ -88,7 +96,7 @@ TEST(RotationFile, KeysOfVersionOneAndTwo) {
 
 TEST(RotationFile, SameInputsSameBytes) {
   const test::TempDir dir;
-  const FitResult a = fitted(), b = fitted();
+  const Fitted a = fitted(), b = fitted();
   write_rotations_pt(dir / "k_a.pt", a.k);
   fs::create_directory(dir / "other");
   write_rotations_pt(dir / "other" / "k_a.pt", b.k);
@@ -175,30 +183,67 @@ TEST(RotationFile, RefusesLiesByName) {
   refused(set, "eigenvalues");
 }
 
-TEST(RotationFile, RefusesVersionThree) {
+// Means, and maps that are not orthogonal: version 3.
+TEST(RotationFile, VersionThreeKeepsMeansAndInverses) {
   const test::TempDir dir;
-  for (const char* field : {"q_rotation", "k_mean", "o_rotation"}) {
-    PtDict layer, layers, file;
-    layer.set("rotation", identity_entry());
-    layer.set(field, identity_entry());
-    layers.set(int64_t{0}, pt(std::move(layer)));
-    file.set("objective", pt(std::string("qqt_plain")));
-    file.set("layers", pt(std::move(layers)));
-    write_pt(dir / "k_x.pt", pt(std::move(file)), "k_x");
-    EXPECT_THROW(read_rotations(dir / "k_x.pt"), std::invalid_argument) << field;
+  for (const char* specification : {"oscar:centre=mean", "center", "flat", "stretch"}) {
+    const FitResult result = fit({layers(), {}}, parse_method(specification), {});
+    const RotationSet set = rotation_set(result.codes.k);
+    write_rotations_pt(dir / "k.pt", set);
+    write_rotations_safetensors(dir / "k.safetensors", set, {});
+    const PtValue root = read_pt(dir / "k.pt");
+    EXPECT_EQ(root.dict("k").find("format_version")->integer("version"), 3) << specification;
+    EXPECT_EQ(root.dict("k").find("source_grouping")->text("grouping"), set.per_head ? "head" : "layer");
+    for (const char* file : {"k.pt", "k.safetensors"}) {
+      const RotationSet found = read_rotations(dir / file);
+      expect_float32_of(found, set);
+      for (const auto& [id, layer] : set.layers) {
+        const auto& other = found.layers.at(id);
+        ASSERT_EQ(other.means.size(), layer.means.size()) << specification;
+        ASSERT_EQ(other.inverse.size(), layer.inverse.size()) << specification;
+        for (size_t h = 0; h < layer.means.size(); ++h)
+          EXPECT_EQ(other.means[h], Vector(layer.means[h].cast<float>().cast<double>()));
+        for (size_t h = 0; h < layer.inverse.size(); ++h)
+          EXPECT_EQ(other.inverse[h], Matrix(layer.inverse[h].cast<float>().cast<double>()));
+      }
+    }
   }
+}
+
+TEST(RotationFile, VersionThreeMustBeWhole) {
+  const test::TempDir dir;
+  RotationSet set = rotation_set(fit({layers(), {}}, parse_method("flat"), {}).codes.k);
+  const auto refused = [&](const char* part) {
+    write_rotations_pt(dir / "k_x.pt", set);
+    try {
+      read_rotations(dir / "k_x.pt");
+      ADD_FAILURE() << part;
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  const RotationSet good = set;
+  set.layers[7].inverse[1](2, 2) += 1;
+  refused("map times inverse is off the identity");
+  set = good;
+  set.layers[7].means.push_back(Vector::Zero(16));
+  refused("must be on all layers or on none");
+  set = good;
+  set.layers[7].inverse.pop_back();
+  refused("q_rotation: expected as many as rotations");
+}
+
+TEST(RotationFile, RefusesAnUnknownExtension) {
+  const test::TempDir dir;
   test::write(dir / "k_x.bin", "x");
   EXPECT_THROW(read_rotations(dir / "k_x.bin"), std::invalid_argument);
 }
 
 TEST(RotationDirectory, PublishedNamesAndManifest) {
   const test::TempDir dir;
-  const FitResult result = fitted();
-  FitOptions options;
-  options.target_k = "qqt";
-  options.target_v = "sst";
+  const Fitted result = fitted();
   const auto both = std::vector{RotationFormat::Pt, RotationFormat::SafeTensors};
-  const auto files = write_rotation_directory(dir / "rotations", {}, options, result, both);
+  const auto files = write_fit_directory(dir / "rotations", fit_record(), both);
   ASSERT_EQ(files.size(), 4u);
   EXPECT_EQ(files[0].name, "k_rotation_qqt_r_h_pbr.pt");
   EXPECT_EQ(files[3].name, "v_rotation_sst_r_h_pbr.safetensors");
@@ -210,7 +255,7 @@ TEST(RotationDirectory, PublishedNamesAndManifest) {
   expect_float32_of(pair.v, result.v);
 
   // A second fit into the same directory: the manifest says which files count.
-  write_rotation_directory(dir / "rotations", {}, options, fitted(true), both);
+  write_fit_directory(dir / "rotations", fit_record(true), both);
   EXPECT_TRUE(read_rotation_directory(dir / "rotations").k.per_head);
   fs::remove(dir / "rotations" / "manifest.json");
   EXPECT_THROW(read_rotation_directory(dir / "rotations"), std::invalid_argument);
@@ -219,9 +264,9 @@ TEST(RotationDirectory, PublishedNamesAndManifest) {
 
 TEST(RotationDirectory, LeavesNothingBesides) {
   const test::TempDir dir;
-  FitResult result = fitted();
-  result.v.layers.begin()->second.rotation.clear();  // the second file cannot be written
-  EXPECT_ANY_THROW(write_rotation_directory(dir / "rotations", {}, {}, result, {RotationFormat::Pt}));
+  FitRecord record = fit_record();
+  record.result.codes.v.layers.begin()->second.clear();  // the second file cannot be written
+  EXPECT_ANY_THROW(write_fit_directory(dir / "rotations", record, {RotationFormat::Pt}));
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 

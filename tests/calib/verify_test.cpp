@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <omp.h>
+#include <Eigen/LU>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

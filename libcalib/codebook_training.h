@@ -1,0 +1,25 @@
+// Weighted k-means: the codebook of one group of channels.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace oscar {
+
+struct TrainingOptions {
+  int iterations = 10;  // Lloyd iterations over every fourth row (all rows when there are few)
+  int refine = 5;     // then over all rows. Either ends early once the loss falls by less than 1e-6 of itself
+  int restarts = 1;   // the best is kept: the first is seeded by splitting, others by k-means++
+  uint64_t seed = 0;  // of k-means++
+};
+struct TrainedCodebook {
+  std::vector<float> words;  // (count, g)
+  double loss = 0;           // sum of weight * |x - nearest word|^2
+};
+// rows (n, g) contiguous, weights (n) >= 0 and not all zero. Splitting: from the mean, every cell along its
+// channel of largest variance, until there are `count`, a power of two. A cell that loses all its rows takes
+// the row that is served worst. One thread; sums in double in the order of the rows: the same inputs give the
+// same bytes on every machine. Fewer distinct rows than `count` leave words that no row needs.
+TrainedCodebook train_codebook(const float* rows, const float* weights, int64_t n, int g, int count,
+                               const TrainingOptions& options);
+
+}  // namespace oscar

@@ -1,0 +1,55 @@
+// KVQuant's non-uniform levels: four (or 2^bits) levels found by weighted k-means. Keys: levels of each
+// channel. Values: rows are divided by their RMS and all channels share one set of levels. Post-RoPE, and
+// without the sparse outliers of the paper.
+#include <cmath>
+
+#include "formats/error.h"
+#include "libcalib/codebook_training.h"
+#include "libcalib/codeword_storage.h"
+#include "libcalib/methods/vector_code.h"
+
+namespace oscar::channel_levels {
+
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  const LayerShape& shape = layer.sums.shape();
+  const int dim = shape.dim(side), bits = static_cast<int>(options.bits);
+  if (bits != options.bits || bits < 1 || bits > 8)
+    throw invalid("bits={}: expected 1 to 8, whole", options.bits);
+  LayerFit fit;
+  for (int h = 0; h < shape.kv_heads; ++h) {
+    TrainingRows rows = training_rows(layer, side, h, {}, options.importance, options.rows);
+    if (options.norm) normalise(rows, dim);
+    const TrainingOptions training{.iterations = options.iterations,
+                                   .refine = options.refine,
+                                   .restarts = options.restarts,
+                                   .seed = options.seed};
+    Codebook codebook{.groups = {}, .norm = options.norm};
+    const auto levels = [&](int first, int count) {
+      std::vector<float> values, weights;
+      for (int64_t r = 0; r < rows.count; ++r) {
+        const float* from = rows.rows.data() + r * dim + first;
+        values.insert(values.end(), from, from + count);
+        weights.insert(weights.end(), static_cast<size_t>(count), rows.weights[static_cast<size_t>(r)]);
+      }
+      auto trained = train_codebook(values.data(), weights.data(), static_cast<int64_t>(values.size()), 1,
+                                    1 << bits, training);
+      round_words(trained.words, options.stored);
+      return CodeGroup{.size = 1, .bits = bits, .words = std::move(trained.words)};
+    };
+    if (options.norm) {
+      codebook.groups.assign(static_cast<size_t>(dim), levels(0, dim));
+    } else {
+      for (int c = 0; c < dim; ++c) codebook.groups.push_back(levels(c, 1));
+    }
+    fit.heads.push_back({.transform = {},
+                         .codec = &find_codec("vector"),
+                         .options = {.codebook = std::make_shared<const Codebook>(std::move(codebook))},
+                         .eigenvalues = {}});
+  }
+  return fit;
+}
+std::string objective(Side, const MethodOptions& options) {
+  return fmt::format("nuq-{}bit", options.bits);
+}
+
+}  // namespace oscar::channel_levels

@@ -1,0 +1,89 @@
+#include "libcalib/methods/vector_code.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/dtype.h"
+#include "formats/error.h"
+#include "libcalib/codebook_training.h"
+#include "libcalib/codeword_storage.h"
+
+namespace oscar {
+
+Shapes uniform_shapes(int dim, const Shape2& shape) {
+  if (dim % shape.size != 0) {
+    throw invalid("shape {}x{}: codes of {} channels do not divide the head dim {}", shape.size, shape.bits,
+                  shape.size, dim);
+  }
+  return Shapes(static_cast<size_t>(dim / shape.size), shape);
+}
+
+void normalise(TrainingRows& rows, int dim) {
+  for (int64_t r = 0; r < rows.count; ++r) {
+    float* row = rows.rows.data() + r * dim;
+    double squares = 0;
+    for (int i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+    const float rms =
+        f16_to_float(float_to_f16(static_cast<float>(std::max(std::sqrt(squares / dim), 0x1p-24))));
+    for (int i = 0; i < dim; ++i) row[i] /= rms;
+    rows.weights[static_cast<size_t>(r)] *= rms * rms;
+  }
+}
+
+HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shapes& shapes,
+                     const MethodOptions& options, uint64_t seed) {
+  const int dim = static_cast<int>(klt.variances.size());
+  if (options.norm) {
+    const bool plain = !options.importance;
+    const auto weights = rows.weights;
+    normalise(rows, dim);
+    if (plain) rows.weights = weights;  // NOVA-KV: every normalised row alike
+  }
+  Codebook codebook{.groups = {}, .norm = options.norm};
+  double error = 0, energy = 0;
+  std::vector<float> group;
+  for (int channel = 0; const Shape2& shape : shapes) {
+    group.clear();
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* from = rows.rows.data() + r * dim + channel;
+      group.insert(group.end(), from, from + shape.size);
+      for (int i = 0; i < shape.size; ++i)
+        energy += static_cast<double>(rows.weights[static_cast<size_t>(r)]) * from[i] * from[i];
+    }
+    auto trained = train_codebook(group.data(), rows.weights.data(), rows.count, shape.size, 1 << shape.bits,
+                                  {.iterations = options.iterations,
+                                   .refine = options.refine,
+                                   .restarts = options.restarts,
+                                   .seed = options.seed + 1000003 * seed + static_cast<uint64_t>(channel)});
+    round_words(trained.words, options.stored);
+    error += trained.loss;
+    codebook.groups.push_back({.size = shape.size, .bits = shape.bits, .words = std::move(trained.words)});
+    channel += shape.size;
+  }
+  if (energy > 0) fit.check.distortion = std::max(fit.check.distortion, error / energy);
+  return {.transform = klt.transform,
+          .codec = &find_codec("vector"),
+          .options = {.codebook = std::make_shared<const Codebook>(std::move(codebook))},
+          .eigenvalues = klt.eigenvalues};
+}
+
+Distortion distortion(const HeadCode& code, const TrainingRows& rows) {
+  const auto dim = static_cast<int>(rows.rows.size() / static_cast<size_t>(std::max<int64_t>(rows.count, 1)));
+  const auto encoded = code.codec->encode(rows.rows.data(), rows.count, dim, code.options);
+  std::vector<float> decoded(rows.rows.size());
+  encoded->decode(0, rows.count, decoded.data());
+  Distortion sum;
+  for (int64_t r = 0; r < rows.count; ++r) {
+    double error = 0, energy = 0;
+    for (int64_t i = r * dim; i < (r + 1) * dim; ++i) {
+      const double x = rows.rows[static_cast<size_t>(i)];
+      error += std::pow(x - decoded[static_cast<size_t>(i)], 2);
+      energy += x * x;
+    }
+    sum.error += rows.weights[static_cast<size_t>(r)] * error;
+    sum.energy += rows.weights[static_cast<size_t>(r)] * energy;
+  }
+  return sum;
+}
+
+}  // namespace oscar

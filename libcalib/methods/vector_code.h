@@ -1,0 +1,28 @@
+// From a transform and sampled rows to the trained codes of one head.
+#pragma once
+#include "libcalib/methods/support.h"
+#include "libcalib/transforms/klt.h"
+
+namespace oscar {
+
+// Consecutive channels of a row that share a code.
+using Shapes = std::vector<Shape2>;
+Shapes uniform_shapes(int dim,
+                      const Shape2& shape);  // std::invalid_argument when the size does not divide dim
+
+// Rows divided by their fp16 RMS, weights multiplied by its square: the loss stays that of the rows.
+void normalise(TrainingRows& rows, int dim);
+
+// One codebook for each of `shapes`, rounded as options.stored says. Rows are normalised first with
+// options.norm, and count by weight * RMS^2 then. `seed` tells heads apart. Distortion and volume spread go
+// to `fit.check`.
+HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shapes& shapes,
+                     const MethodOptions& options, uint64_t seed);
+
+// What the rows lose by a code: sum of weight * |r - r^|^2, and of weight * |r|^2.
+struct Distortion {
+  double error = 0, energy = 0;
+};
+Distortion distortion(const HeadCode& code, const TrainingRows& rows);
+
+}  // namespace oscar
