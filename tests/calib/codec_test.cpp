@@ -87,6 +87,13 @@ std::vector<Case> cases(const CodecInfo& codec) {
     scalar({32, 64, 96, 128, 256}, {1}, {0.0});
   } else if (codec.name == "llamacpp-q2_0") {
     scalar({128, 256, 384}, {1}, {0.0, 0.92, 0.96, 1.0});
+  } else if (codec.name == "qjl") {
+    for (const int dim : {30, 64, 96, 128}) {
+      add(dim, vector_options(codebook(dim, 2, 3)));
+      auto options = vector_options(codebook(dim, dim / 2, 5, true));
+      options.seed = 9;
+      add(dim, options);
+    }
   } else if (codec.name == "vector") {
     for (const bool norm : {false, true}) {
       for (const int dim : {64, 96, 128, 256}) add(dim, vector_options(codebook(dim, 4, 8, norm)));
@@ -200,6 +207,13 @@ TEST(Codec, BitsAreThoseOfTheBytesHeld) {
     EXPECT_DOUBLE_EQ(bits(name, 1), 2.5) << name;
   }
   EXPECT_DOUBLE_EQ(bits("sglang-flush", 2), 3);
+  const auto bits_of_64 = [&](const char* name) {
+    return static_cast<double>(find_codec(name).encode(rows.data(), 20, 64, {})->bytes()) * 8 / 1280;
+  };
+  EXPECT_DOUBLE_EQ(bits_of_64("sglang-prefill"), 3);
+  EXPECT_DOUBLE_EQ(bits_of_64("lloyd-max"), 3);
+  EXPECT_DOUBLE_EQ(bits_of_64("int4"), 4.5);
+  EXPECT_DOUBLE_EQ(bits_of_64("kivi-v"), 3);
   EXPECT_DOUBLE_EQ(bits("int4", 1), 4.25);  // 64 + 4 bytes
   EXPECT_DOUBLE_EQ(bits("int4", 4), 5);
   EXPECT_DOUBLE_EQ(bits("kivi-v", 1), 3);
@@ -213,8 +227,17 @@ TEST(Codec, BitsAreThoseOfTheBytesHeld) {
   EXPECT_DOUBLE_EQ(page_bits("kivi-k", 1024, 64), 3);
   EXPECT_DOUBLE_EQ(page_bits("kitty-k", 1024, 64), 2.5 + 32.0 / 128 + 1.0 / 128);
   EXPECT_DOUBLE_EQ(page_bits("kitty-k", 1024, 128), 2.5 + 32.0 / 128 + 1.0 / 128);
+  const auto qjl = find_codec("qjl").encode(rows.data(), 20, 64, vector_options(codebook(64, 4, 8)));
+  EXPECT_DOUBLE_EQ(8.0 * static_cast<double>(qjl->bytes()) / 1280, 2 + 1 + 0.25);
   EXPECT_DOUBLE_EQ(bits("bf16", 1), 16);
   EXPECT_DOUBLE_EQ(bits("none", 1), 32);
+}
+
+TEST(Codec, EachIsDescribed) {
+  const auto text = read(fs::path(OSCAR_SOURCE_DIR) / "docs" / "codecs.md");
+  for (const auto& codec : codec_table()) {
+    EXPECT_NE(text.find(fmt::format("`{}`", codec.name)), std::string::npos) << codec.name;
+  }
 }
 
 TEST(Codec, FourLevelsAreHeldExactlyAndUsedEvenly) {
@@ -443,6 +466,43 @@ TEST(LlamacppQ2, ClipsWhatTheMeanLeaves) {
   EXPECT_EQ(loud, decoded(codec, row, 128, {}));
 }
 
+TEST(QjlCodec, MeanOverSeedsOfTheScoreEqualsTheScoreWithinItsStandardError) {
+  constexpr int kDim = 64, kSeeds = 4000;
+  auto options = vector_options(codebook(kDim, 4, 4));
+  const auto key = normal(kDim, 31);
+  auto query = normal(kDim, 32);
+  for (size_t i = 0; i < kDim; ++i) query[i] += key[i];  // so that a wrong factor shows
+  const auto score = [&](const std::vector<float>& k) {
+    double sum = 0;
+    for (size_t i = 0; i < kDim; ++i) sum += double(query[i]) * k[i];
+    return sum;
+  };
+  double sum = 0, squares = 0;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    options.seed = static_cast<uint64_t>(seed);
+    const double error = score(decoded(find_codec("qjl"), key, kDim, options)) - score(key);
+    sum += error;
+    squares += error * error;
+  }
+  const double mean = sum / kSeeds, standard_error = std::sqrt((squares / kSeeds - mean * mean) / kSeeds);
+  EXPECT_LT(std::abs(mean), 3.5 * standard_error);
+  EXPECT_LT(standard_error, 0.01 * score(key));
+  EXPECT_GT(std::abs(score(decoded(find_codec("vector"), key, kDim, options)) - score(key)),
+            20 * standard_error);
+}
+
+TEST(QjlCodec, SeedsMatterAndRowsThatTheCodebookHoldsGetNothingAdded) {
+  auto options = vector_options(codebook(64, 4, 4));
+  const auto row = normal(64, 5);
+  const auto& codec = find_codec("qjl");
+  const auto one = decoded(codec, row, 64, options);
+  EXPECT_EQ(decoded(codec, row, 64, options), one);
+  options.seed = 1;
+  EXPECT_NE(decoded(codec, row, 64, options), one);
+  const auto held = decoded(find_codec("vector"), row, 64, options);
+  EXPECT_EQ(decoded(codec, held, 64, options), held);
+}
+
 TEST(VectorCodec, EveryCodewordIsHeldExactly) {
   const auto book = codebook(64, 4, 8);
   std::vector<float> rows;
@@ -538,6 +598,7 @@ TEST(Codec, Refusals) {
   for (const char* name : {"kivi-k", "kivi-v", "kitty-k"}) {
     refused(name, 64, {.groups = 2, .clip = 0}, "expected --groups 1, found 2");
   }
+  refused("qjl", 64, {}, "codec qjl: no codebook");
   refused("none", 64, {.groups = 2, .clip = 0}, "no groups");
   EXPECT_NO_THROW(find_codec("sglang-prefill").encode(nullptr, 0, 64, {.groups = 2, .clip = 1.0}));
   try {
