@@ -21,16 +21,22 @@ struct Codebook {
 
   Codebook(const float* codebook, int dim, int count)
       : words(codebook), g(dim), groups(ceil_div(count, P)), highest_norm(0), packed(groups * (1 + g) * P) {
-    for (int64_t c = 0; c < groups * P; ++c) {
-      float* to = packed + c / P * (1 + g) * P + c % P;
-      double norm = 0;
-      for (int i = 0; i < g && c < count; ++i) {
-        const float x = words[c * g + i];
-        norm += double(x) * x;
-        to[(1 + i) * P] = -x;
+    for (int64_t n = 0; n < groups; ++n) {
+      float* to = packed + n * (1 + g) * P;
+      const int64_t first = n * P, used = lower(P, count - first);
+      double norms[P] = {};
+      for (int i = 0; i < g; ++i) {
+        for (int64_t c = 0; c < used; ++c) to[(1 + i) * P + c] = -words[(first + c) * g + i];
       }
-      to[0] = c < count ? static_cast<float>(norm / 2) : kFar;
-      highest_norm = norm > highest_norm ? static_cast<float>(norm) : highest_norm;
+      for (int i = 0; i < g; ++i) {
+        const float* x = to + (1 + i) * P;
+        for (int c = 0; c < P; ++c) norms[c] += double(x[c]) * x[c];
+      }
+      for (int c = 0; c < P; ++c) {
+        const float norm = static_cast<float>(norms[c]);
+        to[c] = c < used ? norm / 2 : kFar;
+        highest_norm = norm > highest_norm ? norm : highest_norm;
+      }
     }
   }
 };
