@@ -14,8 +14,11 @@ namespace oscar {
 
 namespace {
 
-// Enough rows to make reading the head's matrix cheap; 50 MB of logits at 49,152 tokens of vocabulary.
-constexpr int64_t kRows = 256;
+// Positions whose logits are held at once: 32 MiB of them, but enough to make reading the head's matrix
+// cheap.
+int64_t chunk_of(int vocabulary) {
+  return std::max<int64_t>(32, (int64_t{8} << 20) / vocabulary);
+}
 
 // The lowest id on a tie.
 int64_t top(const at::Tensor& logits) {
@@ -38,12 +41,13 @@ std::vector<TokenLoss> token_losses(const Model& model, std::span<const int32_t>
                                     const at::Tensor* other, int64_t first, int threads,
                                     const std::function<void(int64_t)>& step) {
   const int64_t tokens = exact.size(0), count = std::max<int64_t>(tokens - first, 0);
+  const int64_t rows = chunk_of(model.config().vocabulary);
   std::vector<TokenLoss> losses(static_cast<size_t>(count));
   at::set_num_threads(1);  // one chunk a thread
-  parallel_for((count + kRows - 1) / kRows, threads, [&](int64_t chunk) {
+  parallel_for((count + rows - 1) / rows, threads, [&](int64_t chunk) {
     const c10::InferenceMode guard;
     at::init_num_threads();
-    const int64_t begin = first + chunk * kRows, n = std::min(kRows, tokens - begin);
+    const int64_t begin = first + chunk * rows, n = std::min(rows, tokens - begin);
     const at::Tensor logits = model.logits(exact.narrow(0, begin, n));
     const at::Tensor changed = other ? model.logits(other->narrow(0, begin, n)) : at::Tensor();
     for (int64_t i = 0; i < n; ++i) {

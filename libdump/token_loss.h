@@ -16,7 +16,7 @@ struct TokenLoss {
 };
 
 // Of positions [first, T). `exact` and `other` (T, hidden) are final hidden states; without `other` the exact
-// model is measured alone. Logits are held for a few hundred positions a thread; everything after them is in
+// model is measured alone. Logits are held for a chunk of positions a thread; everything after them is in
 // double, and the result does not depend on the number of threads. `step(n)` is called from the workers when
 // n positions are done.
 std::vector<TokenLoss> token_losses(const Model& model, std::span<const int32_t> ids, const at::Tensor& exact,
