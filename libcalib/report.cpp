@@ -31,8 +31,33 @@ static Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
+static Json numbers(const std::vector<double>& values) {
+  Json json = Json::array();
+  for (const double value : values) json.push_back(number(value));
+  return json;
+}
+
 static void add_diagnostics(Json& json, const LayerDiagnostics& diagnostics) {
   for (const auto& info : diagnostic_table()) json[std::string(info.name)] = number(diagnostics.*info.field);
+  json["bucket_kl"] = numbers(diagnostics.bucket_kl);
+  json["bucket_output_error"] = numbers(diagnostics.bucket_output_error);
+}
+
+static Json to_json(const EndToEndFigures& figures) {
+  return {{"perplexity", number(figures.perplexity)},
+          {"token_kl", number(figures.token_kl)},
+          {"top1", number(figures.top1)}};
+}
+
+static Json to_json(const EndToEndResult& result) {
+  Json json = to_json(result.mean);
+  json["buckets"] = Json::array();
+  for (const auto& bucket : result.buckets) {
+    Json body{{"first", bucket.first}, {"last", bucket.last}, {"count", bucket.count}};
+    body.update(to_json(bucket.figures));
+    json["buckets"].push_back(std::move(body));
+  }
+  return json;
 }
 
 Json to_json(const VerifyReport& report) {
@@ -44,7 +69,11 @@ Json to_json(const VerifyReport& report) {
   json["first_query"] = report.first_query;
   json["probes"] = report.probes;
   json["probe_tokens"] = report.probe_tokens;
+  json["buckets"] = Json::array();
+  for (const auto& bucket : report.buckets)
+    json["buckets"].push_back({{"first", bucket.first}, {"last", bucket.last}});
   json["provenance"] = to_json(report.provenance);
+  if (report.exact) json["exact"] = to_json(*report.exact);
   json["rows"] = Json::array();
   for (const auto& row : report.rows) {
     Json entry;
@@ -63,10 +92,11 @@ Json to_json(const VerifyReport& report) {
       Json body;
       body["layer"] = layer.layer;
       add_diagnostics(body, layer);
-      body["head_kl"] = layer.head_kl;
-      body["head_output_error"] = layer.head_output_error;
+      body["head_kl"] = numbers(layer.head_kl);
+      body["head_output_error"] = numbers(layer.head_output_error);
       entry["layers"].push_back(std::move(body));
     }
+    if (row.end_to_end) entry["end_to_end"] = to_json(*row.end_to_end);
     json["rows"].push_back(std::move(entry));
   }
   return json;
@@ -178,6 +208,47 @@ ClipChoice read_clip(const std::filesystem::path& path) {
       throw failure("{}: clip ratio {}: expected 0 to 1", path.string(), ratio);
   }
   return choice;
+}
+
+static ClipCurve read_curve(const Json& json) {
+  ClipCurve curve;
+  json.at("curve").at("ratio").get_to(curve.ratio);
+  json.at("curve").at("loss").get_to(curve.loss);
+  json.at("ratio").get_to(curve.best_ratio);
+  json.at("loss").get_to(curve.best_loss);
+  json.at("hand_ratio").get_to(curve.hand_ratio);
+  json.at("hand_loss").get_to(curve.hand_loss);
+  return curve;
+}
+
+ClipReport read_clip_report(const std::filesystem::path& path) {
+  const auto json = read_report(path, "oscar-clip/1");
+  ClipReport report;
+  try {
+    json.at("codec").get_to(report.codec);
+    json.at("groups").get_to(report.groups);
+    json.at("probes").get_to(report.options.probes);
+    json.at("first_query").get_to(report.options.first_query);
+    json.at("queries").get_to(report.options.queries);
+    json.at("seed").get_to(report.options.seed);
+    json.at("windows").at("sink").get_to(report.options.windows.sink);
+    json.at("windows").at("recent").get_to(report.options.windows.recent);
+    json.at("notes").get_to(report.notes);
+    json.at("provenance").at("model_name").get_to(report.provenance.model_name);
+    json.at("provenance").at("model_digest").get_to(report.provenance.model_digest);
+    const auto side = [&](const char* name, std::string& objective, ClipCurve& model,
+                          std::map<int, ClipCurve>& layers) {
+      const auto& body = json.at(name);
+      body.at("objective").get_to(objective);
+      model = read_curve(body);
+      for (const auto& layer : body.at("layers")) layers[layer.at("layer").get<int>()] = read_curve(layer);
+    };
+    side("k", report.objective_k, report.model_k, report.k);
+    side("v", report.objective_v, report.model_v, report.v);
+  } catch (const nlohmann::json::exception& error) {
+    throw failure("{}: damaged clip report: {}", path.string(), error.what());
+  }
+  return report;
 }
 
 }  // namespace oscar

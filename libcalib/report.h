@@ -27,14 +27,18 @@ struct ClipChoice {
   std::string model_digest;
 };
 ClipChoice read_clip(const std::filesystem::path& path);
+// The curves too, for a report. Of the provenance: the model's name and digest; group sizes are not in the
+// file.
+ClipReport read_clip_report(const std::filesystem::path& path);
 
 // What a server of the codec's engine is started with: variables and arguments, without the paths of the
 // rotations.
 std::vector<std::pair<std::string, std::string>> serving_environment(const ClipReport& report);
 std::vector<std::string> serving_flags(const ClipReport& report);
 
-std::string to_text(const VerifyReport& report,
-                    bool per_layer);                // a table for a terminal, sorted by attention KL
+// A table for a terminal, sorted by attention KL; by token KL, the exact model first, where that was
+// measured.
+std::string to_text(const VerifyReport& report, bool per_layer);
 std::string to_text(const ClipReport& report);      // the curve of the model, the choice, serving flags
 std::string to_text(const Comparison& comparison);  // a line per layer
 

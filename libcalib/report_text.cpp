@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "formats/error.h"
+#include "libcalib/ranking.h"
 #include "libcalib/report.h"
 
 namespace oscar {
@@ -51,11 +52,13 @@ std::string setup_line(const RowReport& row) {
                      ratio(row.v.clip));
 }
 
-std::vector<const RowReport*> by_kl(const VerifyReport& report) {
-  std::vector<const RowReport*> rows;
-  for (const auto& row : report.rows) rows.push_back(&row);
-  std::ranges::stable_sort(rows, {}, [](const RowReport* row) { return row->mean.attention_kl; });
-  return rows;
+// "-" where a row was not measured end to end, or has no such figure.
+std::vector<std::string> end_to_end_cells(const std::optional<EndToEndResult>& result) {
+  if (!result) return {"-", "-", "-"};
+  const auto cell = [](double value, const std::string& text) { return std::isfinite(value) ? text : "-"; };
+  const auto& mean = result->mean;
+  return {cell(mean.perplexity, fmt::format("{:.2f}", mean.perplexity)),
+          cell(mean.token_kl, loss(mean.token_kl)), cell(mean.top1, fmt::format("{:.3f}", mean.top1))};
 }
 
 }  // namespace
@@ -67,18 +70,32 @@ std::string to_text(const VerifyReport& report, bool per_layer) {
       "means over heads, positions, probes and layers\n\n",
       report.provenance.model_name, report.path, report.windows.sink, report.windows.recent,
       report.first_query, list(report.probes), list(report.probe_tokens));
-  Table table({"row", "bits K", "bits V", "attn KL", "out err", "logit err", "top-1", "K only", "V only",
-               "SNR K", "SNR V", "set-up K / V"});
-  for (const auto* row : by_kl(report)) {
+  const bool end_to_end = has_end_to_end(report);
+  std::vector<std::string> head{"row",   "bits K", "bits V", "attn KL", "out err", "logit err",
+                                "top-1", "K only", "V only", "SNR K",   "SNR V"};
+  if (end_to_end) head.insert(head.begin() + 3, {"ppl", "token KL", "e2e top-1"});
+  head.emplace_back("set-up K / V");
+  Table table(head);
+  const auto add = [&](std::vector<std::string> cells, const std::optional<EndToEndResult>& result) {
+    if (const auto more = end_to_end_cells(result); end_to_end)
+      cells.insert(cells.begin() + 3, more.begin(), more.end());
+    table.row(std::move(cells));
+  };
+  if (report.exact)
+    add({exact_name(report), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "no quantised cache"},
+        report.exact);
+  const auto rows = by_loss(report);
+  for (const auto* row : rows) {
     const auto& m = row->mean;
-    table.row({row->name, fmt::format("{:.2f}", row->k.bits), fmt::format("{:.2f}", row->v.bits),
-               loss(m.attention_kl), loss(m.output_error), loss(m.logit_error), fmt::format("{:.3f}", m.top1),
-               loss(m.output_error_k), loss(m.output_error_v), decibel(m.snr_k), decibel(m.snr_v),
-               setup_line(*row)});
+    add({row->name, fmt::format("{:.2f}", row->k.bits), fmt::format("{:.2f}", row->v.bits),
+         loss(m.attention_kl), loss(m.output_error), loss(m.logit_error), fmt::format("{:.3f}", m.top1),
+         loss(m.output_error_k), loss(m.output_error_v), decibel(m.snr_k), decibel(m.snr_v),
+         setup_line(*row)},
+        row->end_to_end);
   }
   text += table.text();
   if (!per_layer) return text;
-  for (const auto* row : by_kl(report)) {
+  for (const auto* row : rows) {
     text += fmt::format("\n{}: {}\n", row->name, setup_line(*row));
     Table layers({"layer", "attn KL", "out err", "logit err", "top-1", "K only", "V only", "SNR K", "SNR V",
                   "flat K", "flat V", "range K", "range V", "align", "worst head KL"});
