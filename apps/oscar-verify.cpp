@@ -2,14 +2,11 @@
 // meaning.
 #include <iostream>
 
-#include "apps/measure.h"
+#include "apps/verify_rows.h"
 #include "formats/atomic_write.h"
 #include "formats/sha256.h"
 #include "libcalib/bounds.h"
-#include "libcalib/clip.h"
 #include "libcalib/compare.h"
-#include "libcalib/report.h"
-#include "libcalib/verify_rows.h"
 
 using namespace oscar;
 
@@ -17,63 +14,35 @@ namespace {
 
 struct Options {
   cli::Common common;
-  cli::Measure measure;
-  std::vector<std::string> rotations, compare;
-  std::string clip, json, baseline;
+  cli::RowChoice rows;
+  std::vector<std::string> compare;
+  std::string json, report, csv, baseline, model, token_probes, command;
   std::vector<int> layers;
   Bounds bounds;
   double baseline_tolerance = 0.02, tolerance = 1e-4;
-  bool per_layer = false, clip_by_layer = false;
+  int64_t generate = 0, prompt = 1024;
+  bool per_layer = false, end_to_end = false, restart = false;
 };
 
-std::vector<int> choose_probes(const std::string& text, size_t stored) {
-  if (cli::is_list(text)) return cli::parse_list("--probes", text);
-  size_t count = std::min<size_t>(2, stored);
+std::vector<int> choose_probes(const std::string& option, const std::string& text, size_t stored,
+                               size_t usual) {
+  if (cli::is_list(text)) return cli::parse_list(option, text);
+  size_t count = std::min(usual, stored);
   if (!text.empty()) {
-    count = static_cast<size_t>(cli::parse_integer("--probes", text));
-    if (count > stored) throw invalid("--probes {}: the statistics have {}", count, stored);
+    count = static_cast<size_t>(cli::parse_integer(option, text));
+    if (count > stored) throw invalid("{} {}: the statistics have {}", option, count, stored);
   }
   std::vector<int> probes(count);
   for (size_t i = 0; i < count; ++i) probes[i] = static_cast<int>(i);
   return probes;
 }
 
-// --clip RK,RV holds for every row; a clip.json was found for the rotations, the baselines keep the published
-// constants.
-struct Clip {
-  ClipChoice rotations;
-  double baseline_k = kHandRatioK, baseline_v = kHandRatioV;
-};
-Clip read_clip_option(const Options& options, const std::vector<int>& probes) {
-  Clip clip;
-  clip.rotations.model_k = kHandRatioK;
-  clip.rotations.model_v = kHandRatioV;
-  if (options.clip.empty()) return clip;
-  const auto parts = cli::split(options.clip, ',');
-  const auto k = cli::parse_number(parts[0]);
-  const auto v = parts.size() == 2 ? cli::parse_number(parts[1]) : std::nullopt;
-  if (k && v) {
-    clip.baseline_k = clip.rotations.model_k = *k;
-    clip.baseline_v = clip.rotations.model_v = *v;
-    return clip;
-  }
-  clip.rotations = read_clip(options.clip);
-  for (const int probe : clip.rotations.probes) {
-    if (std::ranges::find(probes, probe) == probes.end()) continue;
-    cli::note(options.common.quiet,
-              fmt::format("note: {} was searched on probe {} too: the figures are slightly favourable",
-                          options.clip, probe));
-    break;
-  }
-  return clip;
-}
-
-void write_json(const Options& options, const std::string& text) {
-  if (options.json == "-") {
+void write_output(const Options& options, const std::string& path, const std::string& text) {
+  if (path == "-") {
     std::cout << text;
-  } else if (!options.json.empty()) {
-    write_file(options.json, text);
-    cli::note(options.common.quiet, fmt::format("wrote {} (sha256 {})", options.json,
+  } else if (!path.empty()) {
+    write_file(path, text);
+    cli::note(options.common.quiet, fmt::format("wrote {} (sha256 {})", path,
                                                 sha256_hex(std::as_bytes(std::span(text))).substr(0, 16)));
   }
 }
@@ -81,44 +50,84 @@ void write_json(const Options& options, const std::string& text) {
 int compare_files(const Options& options) {
   const auto result = compare(read_rotations(options.compare[0]), read_rotations(options.compare[1]));
   (options.json == "-" ? std::cerr : std::cout) << to_text(result);
-  write_json(options, to_json(result, options.tolerance).dump(2) + '\n');
+  write_output(options, options.json, to_json(result, options.tolerance).dump(2) + '\n');
   if (result.equal(options.tolerance)) return 0;
   throw wanting("{} and {} differ by more than {}", options.compare[0], options.compare[1],
                 options.tolerance);
 }
 
+// Where finished rows wait for the rest, beside the first report that is asked for.
+std::filesystem::path kept_rows(const Options& options) {
+  for (const auto* path : {&options.json, &options.report, &options.csv}) {
+    if (!path->empty() && *path != "-") return *path + ".partial";
+  }
+  return {};
+}
+
+VerificationOptions request(const Options& options, const StatisticsReader& statistics) {
+  const auto& header = statistics.header();
+  const size_t stored = header.probe_lengths.size();
+  VerificationOptions request;
+  request.threads = cli::threads_or_cores(options.common.threads);
+  auto& attention = request.attention;
+  attention.windows = cli::windows(options.rows.measure, header);
+  attention.first_query = cli::first_position(options.rows.measure, attention.windows);
+  attention.probes = choose_probes("--probes", options.rows.measure.probes, stored, 2);
+  attention.layers = options.layers;
+  request.token_probes = attention.probes;
+  if (!options.token_probes.empty())
+    request.token_probes = choose_probes("--token-probes", options.token_probes, stored, stored);
+  for (const int probe : request.token_probes) {
+    if (probe < 0 || static_cast<size_t>(probe) >= stored)
+      throw invalid("--token-probes: {}: the statistics have {}, numbered from 0", probe, stored);
+  }
+  if (options.generate > 0 || !options.model.empty() || !options.token_probes.empty()) {
+    if (!options.end_to_end) throw invalid("--generate, --model and --token-probes need --end-to-end");
+  }
+  if (options.end_to_end) {
+    if (!options.layers.empty()) throw invalid("--layers: an end-to-end run needs every layer");
+    request.model = options.model.empty() ? header.provenance.model_path : options.model;
+    request.generate = options.generate;
+    request.prompt = options.prompt;
+  }
+  return request;
+}
+
 int verify_rows(const Options& options) {
   cli::use_threads(options.common);
-  const StatisticsReader statistics(options.measure.statistics);
-  VerifyOptions request;
-  request.windows = cli::windows(options.measure, statistics.header());
-  request.first_query = cli::first_position(options.measure, request.windows);
-  request.probes = choose_probes(options.measure.probes, statistics.header().probe_lengths.size());
-  request.layers = options.layers;
+  const StatisticsReader statistics(options.rows.measure.statistics);
+  auto asked = request(options, statistics);
+  auto choice = options.rows;
+  choice.threads = asked.threads;
+  choice.quiet = options.common.quiet;
+  const auto rows = cli::choose_rows(choice, statistics, asked.attention.probes);
+  asked.kept = kept_rows(options);
+  std::error_code ignored;
+  if (options.restart && !asked.kept.empty()) std::filesystem::remove(asked.kept, ignored);
 
-  const auto clip = read_clip_option(options, request.probes);
-  const ScalarRows scalar{statistics.header().layers, &find_codec(options.measure.codec),
-                          options.measure.groups};
-  auto rows = scalar.baselines(clip.baseline_k, clip.baseline_v);
-  std::vector<std::string> bounded;
-  for (const auto& text : options.rotations) {
-    const auto [name, pair] = cli::read_named_rotations(text);
-    bounded.push_back(name);
-    const auto& found = clip.rotations;
-    const bool own = options.clip_by_layer;
-    rows.push_back(scalar.row(name, &pair.k, &pair.v, found.model_k, found.model_v,
-                              own ? found.k : decltype(found.k){}, own ? found.v : decltype(found.v){}));
+  VerifyReport report;
+  {
+    cli::Progress progress("verify", "", options.common.quiet);
+    report = run_verification(
+        statistics, rows.rows, asked,
+        [&](const VerificationStep& step) { progress.update(step.done, step.total, step.what); },
+        [&](const std::string& text) { cli::note(options.common.quiet, "note: " + text); });
   }
-  if (bounded.empty()) {
-    for (const auto& row : rows) bounded.push_back(row.name);
+  const bool taken = options.json == "-" || options.csv == "-" || options.report == "-";
+  (taken ? std::cerr : std::cout) << to_text(report, options.per_layer);
+  write_output(options, options.json, to_json(report).dump(2) + '\n');
+  if (!options.csv.empty()) write_output(options, options.csv, to_csv(report));
+  if (!options.report.empty()) {
+    ReportPage page{.report = report,
+                    .spectra = spectra(statistics),
+                    .commands = {options.command},
+                    .methods = rows.notes};
+    if (options.rows.clip.ends_with(".json")) page.clip = read_clip_report(options.rows.clip);
+    write_output(options, options.report, to_html(page));
   }
+  if (!asked.kept.empty()) std::filesystem::remove(asked.kept, ignored);
 
-  cli::Progress progress("verify", "step", options.common.quiet);
-  const size_t layers = options.layers.empty() ? statistics.header().layers.size() : options.layers.size();
-  const auto report = verify(statistics, rows, request, cli::layer_progress(progress, layers));
-  (options.json == "-" ? std::cerr : std::cout) << to_text(report, options.per_layer);
-  write_json(options, to_json(report).dump(2) + '\n');
-
+  const auto& bounded = rows.bounded;
   auto failed = exceeded(report, bounded, options.bounds);
   if (!options.baseline.empty()) {
     for (auto& line : regressions(report, options.baseline, options.baseline_tolerance))
@@ -128,64 +137,112 @@ int verify_rows(const Options& options) {
   throw wanting("{}", fmt::join(failed, "\n"));
 }
 
-}  // namespace
+std::string quoted_command(int argc, char** argv) {
+  std::string text = "oscar-verify";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool plain = word.find_first_of(" \t'\"\\$&;|<>()*?[]{}`!#~") == std::string::npos && !word.empty();
+    text += plain ? ' ' + word : " '" + word + "'";
+  }
+  return text;
+}
 
-int main(int argc, char** argv) {
-  CLI::App app(
-      "What attention loses, layer by layer, when the history of a KV cache is read from packed codes",
-      "oscar-verify");
-  Options options;
+void add_options(CLI::App& app, Options& o) {
+  auto& rows = o.rows;
   auto* statistics =
-      app.add_option("statistics", options.measure.statistics, "stats.h5 with probes, from oscar-dump");
-  app.add_option("--rotations", options.rotations,
+      app.add_option("statistics", rows.measure.statistics, "stats.h5 with probes, from oscar-dump");
+  app.add_option("--rotations", rows.rotations,
                  "[NAME=]DIR of oscar-fit, or [NAME=]K.pt,V.pt; may be given several times")
-      ->allow_extra_args(false);
-  app.add_option("--clip", options.clip,
-                 "clip.json of oscar-clip for the rotations, or RK,RV for every row (default 0.96,0.92)")
+      ->allow_extra_args(false)
+      ->group("Rows");
+  app.add_option("--methods", rows.methods,
+                 "[NAME=]METHOD,… fitted to the statistics on the spot (oscar-fit --list-methods), or all")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group("Rows");
+  app.add_flag("--no-baselines", rows.no_baselines, "Leave naive, clip, hadamard and hadamard+clip out")
+      ->group("Rows");
+  app.add_option("--sweep", rows.sweep,
+                 "Every method of --methods at several windows, bits (shapes), or clip ratios")
+      ->check(CLI::IsMember({"windows", "bits", "clip"}))
+      ->group("Rows");
+  app.add_option("--sweep-windows", rows.sweep_windows, "SINK/RECENT,… of --sweep windows")
+      ->capture_default_str()
+      ->group("Rows");
+  app.add_option(
+         "--clip", rows.clip,
+         "clip.json of oscar-clip for the rotations, or RK,RV for them and the baselines (default 0.96,0.92)")
       ->group("Cache");
-  app.add_flag("--clip-by-layer", options.clip_by_layer, "Use the ratios that clip.json found for each layer")
+  app.add_flag("--clip-by-layer", rows.clip_by_layer, "Use the ratios that clip.json found for each layer")
       ->group("Cache");
-  cli::add_measure(app, options.measure,
+  cli::add_measure(app, rows.measure,
                    "N: the first N; a list such as 0,3 (or 3,) names them (default: the first two)");
-  app.add_option("--layers", options.layers, "Only these layers, comma-separated")
+  app.add_option("--layers", o.layers, "Only these layers, comma-separated")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group("What is measured");
-  app.add_option("--json", options.json,
-                 "Write the report as JSON; - is stdout, the table then goes to stderr")
+  app.add_flag("--end-to-end", o.end_to_end,
+               "Run the model with each cache, too: perplexity, KL of the tokens, top-1 agreement")
+      ->group("End to end");
+  app.add_option("--model", o.model, "The model of the statistics (default: the path that they name)")
+      ->group("End to end");
+  app.add_option("--token-probes", o.token_probes, "As --probes, for the end-to-end run (default: the same)")
+      ->group("End to end");
+  app.add_option("--generate", o.generate, "Greedy tokens of each probe, compared with the exact model's")
+      ->check(CLI::NonNegativeNumber)
+      ->group("End to end");
+  app.add_option("--prompt", o.prompt, "Tokens of the probe before the generated ones")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group("End to end");
+  app.add_option("--json", o.json, "Write the report as JSON; - is stdout, the table then goes to stderr")
       ->group("Output");
-  app.add_flag("--per-layer", options.per_layer, "A table of every layer for every row")->group("Output");
-  app.add_option("--max-kl", options.bounds.max_kl,
-                 "Exit 1 if a layer's attention KL is above, in a row of --rotations")
+  app.add_option("--report", o.report, "Write the report as one HTML file, with plots")->group("Output");
+  app.add_option("--csv", o.csv, "Write the figures of every row and layer as CSV")->group("Output");
+  app.add_flag("--per-layer", o.per_layer, "A table of every layer for every row")->group("Output");
+  app.add_flag("--restart", o.restart,
+               "Measure rows again that an interrupted run has finished (FILE.partial)")
+      ->group("Output");
+  app.add_option("--max-kl", o.bounds.max_kl,
+                 "Exit 1 if a layer's attention KL is above, in a row of --rotations or --methods")
       ->group("Bounds");
-  app.add_option("--max-output-error", options.bounds.max_output_error, "The same for the output error")
+  app.add_option("--max-output-error", o.bounds.max_output_error, "The same for the output error")
       ->group("Bounds");
-  app.add_option("--baseline", options.baseline,
-                 "Exit 1 if a row got worse than in this earlier --json report")
+  app.add_option("--baseline", o.baseline, "Exit 1 if a row got worse than in this earlier --json report")
       ->group("Bounds");
-  app.add_option("--baseline-tolerance", options.baseline_tolerance,
-                 "Relative increase that --baseline allows")
+  app.add_option("--baseline-tolerance", o.baseline_tolerance, "Relative increase that --baseline allows")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->group("Bounds");
-  auto* compare = app.add_option("--compare", options.compare,
-                                 "Two rotation files A B: exit 1 if they mean different things")
-                      ->expected(2)
-                      ->group("Comparison")
-                      ->excludes(statistics);
-  app.add_option("--tolerance", options.tolerance, "Relative difference of covariances that --compare allows")
+  auto* compare =
+      app.add_option("--compare", o.compare, "Two rotation files A B: exit 1 if they mean different things")
+          ->expected(2)
+          ->group("Comparison")
+          ->excludes(statistics);
+  app.add_option("--tolerance", o.tolerance, "Relative difference of covariances that --compare allows")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->needs(compare)
       ->group("Comparison");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("What attention, and the model, lose when the history of a KV cache is read from packed codes",
+               "oscar-verify");
+  Options options;
+  options.command = quoted_command(argc, argv);
+  add_options(app, options);
   cli::add_common(
       app, options.common,
       "  oscar-verify stats.h5 --rotations rotations/ --clip rotations/clip.json --json report.json\n"
-      "  oscar-verify stats.h5 --rotations oscar=a/ --rotations dc=b/ --positions 2048: --max-kl 0.2\n"
+      "  oscar-verify stats.h5 --methods oscar-dc,awvq,nova --end-to-end --report report.html\n"
+      "  oscar-verify stats.h5 --methods all --end-to-end --positions 2048: --json all.json\n"
       "  oscar-verify --compare a/k_rotation.pt b/k_rotation.pt\n");
   return cli::run(app, argc, argv, [&] {
     if (!options.compare.empty()) return compare_files(options);
-    if (options.measure.statistics.empty()) throw invalid("stats.h5 is required (or --compare A B)");
+    if (options.rows.measure.statistics.empty()) throw invalid("stats.h5 is required (or --compare A B)");
     return verify_rows(options);
   });
 }

@@ -129,8 +129,8 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
   const CodecOptions unclipped{.groups = groups, .clip = 1.0};
   const CacheCodes codes{"clip search", scalar_codes(Side::K, shapes, k, codec, unclipped),
                          scalar_codes(Side::V, shapes, v, codec, unclipped)};
-  check_codes(codes.k, Side::K, shapes, options.windows, codes.name);
-  check_codes(codes.v, Side::V, shapes, options.windows, codes.name);
+  check_codes(codes.k, Side::K, shapes, codes.name);
+  check_codes(codes.v, Side::V, shapes, codes.name);
 
   ClipReport report{.provenance = header.provenance,
                     .objective_k = codes.k.objective,

@@ -64,10 +64,8 @@ void check_probes(const StatisticsHeader& header, const std::vector<int>& probes
   }
   if (probes.empty())
     throw invalid("no probes chosen: the statistics have {}, numbered from 0", lengths.size());
-  if (windows.sink < 0 || windows.recent < 1) {
-    throw invalid(
-        "windows sink {}, recent {}: expected sink >= 0 and recent >= 1 (a token sees itself exactly)",
-        windows.sink, windows.recent);
+  if (windows.sink < 0 || windows.recent < 0) {
+    throw invalid("windows sink {}, recent {}: expected numbers from 0", windows.sink, windows.recent);
   }
   for (size_t i = 0; i < probes.size(); ++i) {
     const int probe = probes[i];
@@ -126,7 +124,7 @@ static void check_layer(const std::vector<HeadCode>& heads, const SideCodes& cod
 }
 
 void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape>& shapes,
-                 const Windows& windows, const std::string& row) {
+                 const std::string& row) {
   if (codes.side != side) {
     throw invalid("row '{}': codes '{}' are for {}, they were given for {}", row, codes.objective,
                   side_name(codes.side), side_name(side));
@@ -140,15 +138,23 @@ void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape
                     side_name(side), codes.objective, shape.layer, fmt::join(known, ", "));
     }
     check_layer(found->second, codes, shape, row);
-    for (const auto& head : found->second) {
-      const auto multiple = head.codec->window_multiple;
+  }
+}
+
+std::string unserved_windows(const CacheCodes& codes, const Windows& windows) {
+  for (const SideCodes* side : {&codes.k, &codes.v}) {
+    for (const auto& [id, heads] : side->layers) {
+      const CodecInfo& codec = *heads.front().codec;
       for (const auto& [name, value] : {std::pair{"sink", windows.sink}, {"recent", windows.recent}}) {
-        if (value % multiple == 0) continue;
-        throw invalid("row '{}': {} window of {} tokens: codec {} moves pages of {} tokens, use a multiple",
-                      row, name, value, head.codec->name, multiple);
+        if (value % codec.window_multiple == 0) continue;
+        return fmt::format(
+            "row '{}': {} window of {} tokens: codec {} moves pages of {} tokens, so its engine cannot serve "
+            "this; it is measured all the same",
+            codes.name, name, value, codec.name, codec.window_multiple);
       }
     }
   }
+  return {};
 }
 
 }  // namespace oscar

@@ -17,9 +17,11 @@ std::vector<LayerShape> select_layers(const StatisticsHeader& header,
                                       const std::vector<int>& layers);  // empty: all
 void check_probes(const StatisticsHeader& header, const std::vector<int>& probes, const Windows& windows,
                   int64_t first_query);
-// The codes cover every layer with the right dims and heads; the codecs take the dims, options and windows.
+// The codes cover every layer with the right dims and heads; the codecs take the dims and options.
 void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape>& shapes,
-                 const Windows& windows, const std::string& row);
+                 const std::string& row);
+// Why an engine of these codecs cannot serve such windows, for a note; empty when it can.
+std::string unserved_windows(const CacheCodes& codes, const Windows& windows);
 
 // std::runtime_error naming layer, probe and row when a value is NaN or infinite.
 Probe load_probe(const StatisticsReader& statistics, const LayerShape& shape, int index);

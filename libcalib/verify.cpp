@@ -127,31 +127,28 @@ double mean_alignment(const LayerShape& shape, const Probe& probe) {
   return sum / shape.kv_heads;
 }
 
-std::string path_of(const std::vector<CacheCodes>& rows) {
+std::string storage_of(const CacheCodes& row) {
   std::vector<std::string_view> storages;
-  for (const auto& row : rows) {
-    for (const auto* side : {&row.k, &row.v}) {
-      for (const auto& [id, heads] : side->layers) {
-        for (const auto& head : heads) {
-          const auto storage = head.codec->storage;
-          if (std::ranges::find(storages, storage) == storages.end()) storages.push_back(storage);
-        }
+  for (const auto* side : {&row.k, &row.v}) {
+    for (const auto& [id, heads] : side->layers) {
+      for (const auto& head : heads) {
+        const auto storage = head.codec->storage;
+        if (std::ranges::find(storages, storage) == storages.end()) storages.push_back(storage);
       }
     }
   }
-  return fmt::format("{}, CPU {}", fmt::join(storages, " + "), cpu_level());
+  return fmt::format("{}", fmt::join(storages, " + "));
 }
 
-void check_rows(const std::vector<CacheCodes>& rows, const std::vector<LayerShape>& shapes,
-                const Windows& windows) {
+void check_rows(const std::vector<CacheCodes>& rows, const std::vector<LayerShape>& shapes) {
   if (rows.empty()) throw invalid("verify: no rows: expected at least one set-up to measure");
   for (size_t r = 0; r < rows.size(); ++r) {
     for (size_t other = 0; other < r; ++other) {
       if (rows[r].name != rows[other].name) continue;
       throw invalid("two rows are called '{}': give them names of their own, NAME=…", rows[r].name);
     }
-    check_codes(rows[r].k, Side::K, shapes, windows, rows[r].name);
-    check_codes(rows[r].v, Side::V, shapes, windows, rows[r].name);
+    check_codes(rows[r].k, Side::K, shapes, rows[r].name);
+    check_codes(rows[r].v, Side::V, shapes, rows[r].name);
   }
 }
 
@@ -166,23 +163,38 @@ std::vector<PositionBucket> position_buckets(int64_t first_query, int64_t tokens
   return buckets;
 }
 
-VerifyReport verify(const StatisticsReader& statistics, const std::vector<CacheCodes>& rows,
-                    const VerifyOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
-  const auto& header = statistics.header();
-  const auto shapes = select_layers(header, options.layers);
-  check_probes(header, options.probes, options.windows, options.first_query);
-  check_rows(rows, shapes, options.windows);
+std::string path_of(const std::vector<RowReport>& rows) {
+  std::vector<std::string> storages;
+  for (const auto& row : rows) {
+    if (std::ranges::find(storages, row.storage) == storages.end()) storages.push_back(row.storage);
+  }
+  return fmt::format("{}, CPU {}", fmt::join(storages, "; "), cpu_level());
+}
 
+VerifyReport report_frame(const StatisticsReader& statistics, const VerifyOptions& options) {
+  const auto& header = statistics.header();
+  select_layers(header, options.layers);
+  check_probes(header, options.probes, options.windows, options.first_query);
   VerifyReport report{.provenance = header.provenance,
                       .windows = options.windows,
                       .first_query = options.first_query,
-                      .probes = options.probes,
-                      .path = path_of(rows)};
+                      .probes = options.probes};
   for (const int probe : options.probes)
     report.probe_tokens.push_back(header.probe_lengths[static_cast<size_t>(probe)]);
   report.buckets = position_buckets(options.first_query, std::ranges::max(report.probe_tokens));
-  for (const auto& row : rows)
-    report.rows.push_back({.name = row.name, .k = blank(row.k), .v = blank(row.v)});
+  return report;
+}
+
+VerifyReport verify(const StatisticsReader& statistics, const std::vector<CacheCodes>& rows,
+                    const VerifyOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
+  const auto shapes = select_layers(statistics.header(), options.layers);
+  VerifyReport report = report_frame(statistics, options);
+  check_rows(rows, shapes);
+  for (const auto& row : rows) {
+    report.rows.push_back(
+        {.name = row.name, .storage = storage_of(row), .k = blank(row.k), .v = blank(row.v)});
+  }
+  report.path = path_of(report.rows);
   std::vector<CodeError> k_total(rows.size()), v_total(rows.size());
 
   const auto total = static_cast<int64_t>(shapes.size() * options.probes.size() * rows.size());

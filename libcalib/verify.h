@@ -55,10 +55,13 @@ struct SideReport {
 };
 struct RowReport {
   std::string name;
+  std::string storage{};  // what is really held: "packed INT2"
   SideReport k{}, v{};
   LayerDiagnostics mean{};  // layer = -1
   std::vector<LayerDiagnostics> layers{};
   std::optional<EndToEndResult> end_to_end{};
+  std::optional<GenerationAgreement> generation{};
+  std::optional<Windows> windows{};  // of this row, where they are not the report's
 };
 struct PositionBucket {
   int64_t first = 0, last = 0;  // query positions [first, last)
@@ -78,6 +81,10 @@ struct VerifyReport {
   std::optional<EndToEndResult>
       exact{};  // the model without a quantised cache, where end-to-end was asked for
 };
+
+// Everything of a report but rows, exact and path. Refuses options as verify() does.
+VerifyReport report_frame(const StatisticsReader& statistics, const VerifyOptions& options);
+std::string path_of(const std::vector<RowReport>& rows);
 
 // progress(done, total) is called after each step (a layer, a probe, a row); may be empty. A probe's figures
 // are sums over the query heads and counted queries of a layer, then ratios; then means over probes, then

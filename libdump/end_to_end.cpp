@@ -68,9 +68,9 @@ void check(const ModelConfig& config, const std::vector<std::vector<int32_t>>& p
   }
 }
 
-void check_row(const ModelConfig& config, const CacheCodes& codes, const Windows& windows) {
-  check_codes(codes.k, Side::K, config.attention, windows, codes.name);
-  check_codes(codes.v, Side::V, config.attention, windows, codes.name);
+void check_row(const ModelConfig& config, const CacheCodes& codes) {
+  check_codes(codes.k, Side::K, config.attention, codes.name);
+  check_codes(codes.v, Side::V, config.attention, codes.name);
 }
 
 std::vector<int64_t> default_edges(const std::vector<std::vector<int32_t>>& probes, int64_t first_query) {
@@ -106,7 +106,7 @@ EndToEndResult EndToEnd::exact() const {
 }
 
 EndToEndResult EndToEnd::run(const CacheCodes& codes, const Progress& progress) const {
-  check_row(model_.config(), codes, options_.windows);
+  check_row(model_.config(), codes);
   const int64_t tokens = count_tokens(probes_),
                 counted = tokens - options_.first_query * static_cast<int64_t>(probes_.size());
   const ThreadsKept kept;
@@ -120,7 +120,7 @@ EndToEndResult EndToEnd::run(const CacheCodes& codes, const Progress& progress) 
 
 GenerationAgreement EndToEnd::generate(const CacheCodes& codes, int64_t prompt, int64_t count,
                                        const Progress& progress) const {
-  check_row(model_.config(), codes, options_.windows);
+  check_row(model_.config(), codes);
   if (count < 1) throw invalid("generate {} tokens: expected at least 1", count);
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < probes_.size(); ++i) {

@@ -294,8 +294,9 @@ TEST(Verify, RefusesWhatDoesNotFit) {
   refused(naive, with([](auto& o) { o.first_query = 96; }), "probe 0 has 96 tokens");
   refused(naive, with([](auto& o) { o.layers = {2}; }), "they have 1, 3");
   refused(naive, with([](auto& o) { o.windows = {8, 88}; }), "nothing is quantised");
-  refused(naive, with([](auto& o) { o.windows = {4, 16}; }), "pages of 8 tokens");
-  refused(naive, with([](auto& o) { o.windows = {8, 0}; }), "recent");
+  EXPECT_NE(unserved_windows(naive, {4, 16}).find("pages of 8 tokens"), std::string::npos);
+  EXPECT_EQ(unserved_windows(naive, {8, 16}), "");
+  refused(naive, with([](auto& o) { o.windows = {8, -1}; }), "recent");
 
   auto k = random_rotations(shapes, Side::K, true, 5);
   refused({"r", naive.k, side(Side::K, "sglang-prefill", 0, &k)}, good, "are for k, they were given for v");

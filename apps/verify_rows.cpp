@@ -1,0 +1,216 @@
+#include "apps/verify_rows.h"
+
+#include "formats/sha256.h"
+#include "libcalib/fit.h"
+#include "libcalib/verify_rows.h"
+
+namespace oscar::cli {
+namespace {
+
+// --clip RK,RV holds for every row; a clip.json was found for the rotations, the baselines keep the published
+// constants.
+struct Clip {
+  ClipChoice rotations;
+  double baseline_k = kHandRatioK, baseline_v = kHandRatioV;
+};
+Clip read_clip_option(const RowChoice& choice, const std::vector<int>& probes) {
+  Clip clip;
+  clip.rotations.model_k = kHandRatioK;
+  clip.rotations.model_v = kHandRatioV;
+  if (choice.clip.empty()) return clip;
+  const auto parts = split(choice.clip, ',');
+  const auto k = parse_number(parts[0]);
+  const auto v = parts.size() == 2 ? parse_number(parts[1]) : std::nullopt;
+  if (k && v) {
+    clip.baseline_k = clip.rotations.model_k = *k;
+    clip.baseline_v = clip.rotations.model_v = *v;
+    return clip;
+  }
+  clip.rotations = read_clip(choice.clip);
+  for (const int probe : clip.rotations.probes) {
+    if (std::ranges::find(probes, probe) == probes.end()) continue;
+    note(choice.quiet,
+         fmt::format("note: {} was searched on probe {} too: the figures are slightly favourable",
+                     choice.clip, probe));
+    break;
+  }
+  return clip;
+}
+
+// Everything of a made cache that its figures depend on.
+std::string digest_of(const CacheCodes& codes) {
+  Sha256 sha;
+  const auto add = [&](const auto* values, auto count) {
+    sha.update(std::string_view(reinterpret_cast<const char*>(values),
+                                sizeof(*values) * static_cast<size_t>(count)));
+  };
+  for (const SideCodes* side : {&codes.k, &codes.v}) {
+    for (const auto& [id, heads] : side->layers) {
+      for (const auto& head : heads) {
+        sha.update(fmt::format("{} {} {} {} {}", id, head.codec->name, head.options.groups, head.options.clip,
+                               head.options.seed));
+        for (const Matrix* m : {&head.transform.forward, &head.transform.inverse}) add(m->data(), m->size());
+        add(head.transform.mean.data(), head.transform.mean.size());
+        if (!head.options.codebook) continue;
+        for (const auto& group : head.options.codebook->groups) add(group.words.data(), group.words.size());
+      }
+    }
+  }
+  return sha.hex();
+}
+
+VerificationRow ready(CacheCodes codes) {
+  auto shared = std::make_shared<const CacheCodes>(std::move(codes));
+  return {shared->name, digest_of(*shared), [shared] { return *shared; }};
+}
+
+// The statistics of one file, read once when the first method asks.
+struct LazyInput {
+  std::filesystem::path path;
+  std::optional<FitInput> input;
+  const FitInput& get() {
+    if (!input) input = FitInput{read_merged({path}).layers, row_reader({path})};
+    return *input;
+  }
+};
+
+VerificationRow fitted(const std::string& name, const Method& method, const std::shared_ptr<LazyInput>& input,
+                       int threads, bool optional) {
+  return {.name = name,
+          .identity = method.name,
+          .make = [=] { return fit(input->get(), method, {.threads = threads}).codes; },
+          .optional = optional};
+}
+
+std::vector<std::string> swept(const std::string& specification, const std::string& sweep) {
+  const Method method = parse_method(specification);
+  const auto takes = [&](std::string_view option) {
+    return std::ranges::any_of(honoured_options(method.k),
+                               [&](const auto& o) { return o.first == option; }) ||
+           std::ranges::any_of(honoured_options(method.v), [&](const auto& o) { return o.first == option; });
+  };
+  std::vector<std::string> values;
+  std::string option;
+  if (sweep == "bits" && takes("shape")) {
+    option = "shape";
+    values = {"16x8", "8x8", "4x6", "4x8", "4x10"};
+  } else if (sweep == "bits" && takes("bits")) {
+    option = "bits";
+    values = {"1", "2", "3"};
+  } else if (sweep == "clip" && takes("clip")) {
+    option = "clip";
+    values = {"0", "0.8", "0.84", "0.88", "0.9", "0.92", "0.94", "0.96", "0.98"};
+  }
+  if (option.empty())
+    throw invalid("--sweep {}: method '{}' has no such option to sweep over (--list-methods of oscar-fit)",
+                  sweep, specification);
+  if (specification.find('/') != std::string::npos)
+    throw invalid("--sweep {}: '{}' is two methods; sweep over one", sweep, specification);
+  for (auto& value : values) value = fmt::format("{}:{}={}", specification, option, value);
+  return values;
+}
+
+std::vector<Windows> parse_windows(const std::string& text) {
+  std::vector<Windows> list;
+  for (const auto& part : split(text, ',')) {
+    const auto sides = split(part, '/');
+    if (sides.size() != 2) throw invalid("--sweep-windows: expected SINK/RECENT,…, found '{}'", part);
+    list.push_back({parse_integer("--sweep-windows", sides[0]), parse_integer("--sweep-windows", sides[1])});
+  }
+  return list;
+}
+
+std::vector<std::string> method_names(const std::vector<std::string>& asked, bool& all) {
+  std::vector<std::string> names;
+  for (const auto& name : asked) {
+    if (name != "all") {
+      names.push_back(name);
+      continue;
+    }
+    all = true;
+    for (const auto& method : method_table()) names.emplace_back(method.name);
+  }
+  return names;
+}
+
+// NAME=SPECIFICATION, or the specification alone. The equals sign of an option comes after a colon.
+std::pair<std::string, std::string> named_method(const std::string& text) {
+  const auto equals = text.find('='), colon = text.find_first_of(":/");
+  if (equals == std::string::npos || (colon != std::string::npos && colon < equals)) return {text, text};
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+}  // namespace
+
+Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics,
+                 const std::vector<int>& probes) {
+  const auto clip = read_clip_option(choice, probes);
+  const ScalarRows scalar{statistics.header().layers, &find_codec(choice.measure.codec),
+                          choice.measure.groups};
+  Rows result;
+  const auto has = [&](const std::string& name) {
+    return std::ranges::find(result.rows, name, &VerificationRow::name) != result.rows.end();
+  };
+  if (!choice.no_baselines && choice.sweep.empty()) {
+    for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v))
+      result.rows.push_back(ready(std::move(row)));
+  }
+  for (const auto& text : choice.rotations) {
+    auto named = read_named_rotations(text);
+    if (named.codes) {
+      result.rows.push_back(ready(std::move(*named.codes)));
+    } else {
+      const auto& found = clip.rotations;
+      const bool own = choice.clip_by_layer;
+      result.rows.push_back(
+          ready(scalar.row(named.name, &named.pair.k, &named.pair.v, found.model_k, found.model_v,
+                           own ? found.k : decltype(found.k){}, own ? found.v : decltype(found.v){})));
+    }
+    result.bounded.push_back(result.rows.back().name);
+  }
+
+  auto input = std::make_shared<LazyInput>(statistics.path(), std::nullopt);
+  bool all = false;
+  for (const auto& text : method_names(choice.methods, all)) {
+    const auto [name, specification] = named_method(text);
+    if (all && has(name)) continue;  // a baseline
+    std::vector<std::string> specifications{specification};
+    if (choice.sweep == "bits" || choice.sweep == "clip") specifications = swept(specification, choice.sweep);
+    for (const auto& one : specifications) {
+      const Method method = parse_method(one);
+      const std::string label = one == specification ? name : name + one.substr(specification.size());
+      auto row = fitted(label, method, input, choice.threads, all);
+      for (const SideMethod* side : {&method.k, &method.v}) {
+        const MethodInfo& info = *side->method;
+        if (std::ranges::find(result.notes, info.name, &MethodNote::name) == result.notes.end()) {
+          result.notes.push_back(
+              {std::string(info.name), std::string(info.source), std::string(info.stores),
+               needs_text((info.k->needs & ~static_cast<unsigned>(kMetric)) | info.v->needs)});
+        }
+      }
+      result.bounded.push_back(label);
+      result.rows.push_back(std::move(row));
+    }
+  }
+  if (choice.sweep == "windows") {
+    std::vector<VerificationRow> expanded;
+    std::vector<std::string> names;
+    for (const auto& row : result.rows) {
+      for (const Windows& windows : parse_windows(choice.sweep_windows)) {
+        expanded.push_back(row);
+        expanded.back().windows = windows;
+        expanded.back().name += fmt::format(" @ {}/{}", windows.sink, windows.recent);
+        names.push_back(expanded.back().name);
+      }
+    }
+    result.rows = std::move(expanded);
+    result.bounded = std::move(names);
+  }
+  if (result.rows.empty()) throw invalid("--sweep {}: name what to sweep with --methods", choice.sweep);
+  if (result.bounded.empty()) {
+    for (const auto& row : result.rows) result.bounded.push_back(row.name);
+  }
+  return result;
+}
+
+}  // namespace oscar::cli
