@@ -3,6 +3,7 @@
 
 #include "apps/cli.h"
 #include "formats/error.h"
+#include "libcalib/artifacts/codes_file.h"
 #include "libcalib/artifacts/raw_dump.h"
 #include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/artifacts/statistics_file.h"
@@ -17,7 +18,8 @@ struct Arguments {
   cli::Common common;
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
-  std::string method, target_k, target_v, composition, granularity;
+  std::string method, target_k, target_v, composition, granularity, engine;
+  std::optional<double> bits;
   std::vector<std::string> formats = {"pt", "safetensors"};
   int head_dim = 0, layers = 0;
   bool allow_undersampled = false, json = false, list_methods = false, list_targets = false,
@@ -40,6 +42,16 @@ void add_options(CLI::App& app, Arguments& a) {
          "--method", a.method,
          "NAME[:option=value…] of --list-methods, or one of K and one of V: awvq:shape=4x10/awvq:shape=4x6 "
          "(oscar, or oscar-proxy for a raw dump, when left out)")
+      ->group("Fit");
+  auto* bits =
+      app.add_option("--bits", a.bits,
+                     "A budget instead of a method: measured bits a channel, mean of keys and values")
+          ->check(CLI::PositiveNumber)
+          ->group("Fit");
+  app.add_option("--engine", a.engine,
+                 "What the budget buys: codebook (vector codes) or int2 (layers left in BF16)")
+      ->check(CLI::IsMember({"codebook", "int2"}))
+      ->needs(bits)
       ->group("Fit");
   app.add_option("--target-k", a.target_k,
                  "Second moment of the keys instead of the method's (--list-targets)")
@@ -157,7 +169,13 @@ Input read_input(const Arguments& a, int threads) {
 
 // The specification, with what the older options of the command line put in its place.
 Method chosen_method(const Arguments& a, bool raw) {
-  std::string k = !a.method.empty() ? a.method : raw ? "oscar-proxy" : "oscar", v = k;
+  if (a.bits && !a.method.empty())
+    throw invalid(
+        "--bits chooses the codes itself: leave --method out, or give the method its own bits, {}:bits={}",
+        a.method, *a.bits);
+  std::string k = !a.method.empty() ? a.method : raw ? "oscar-proxy" : "oscar";
+  if (a.bits) k = fmt::format("{}:bits={}", a.engine == "int2" ? "budget-int2" : "budget", *a.bits);
+  std::string v = k;
   if (const auto slash = k.find('/'); slash != std::string::npos) {
     v = k.substr(slash + 1);
     k = k.substr(0, slash);
@@ -212,6 +230,36 @@ void print_side(const Arguments& a, const FitResult& result, Side side) {
   cli::note(a.common.quiet, text);
 }
 
+// How many heads took which code, K and V apart.
+void print_plan(bool quiet, const FitResult& result) {
+  if (result.plan.empty()) return;
+  double loss = 0;
+  for (const Side side : {Side::K, Side::V}) {
+    std::map<double, std::pair<std::string, int>> counts;  // by bits
+    double bits = 0;
+    int items = 0;
+    for (const PlanItem& item : result.plan) {
+      if (item.side != side) continue;
+      auto& [shape, count] = counts[item.bits];
+      shape = item.shape;
+      ++count;
+      bits += item.bits;
+      loss += item.loss;
+      ++items;
+    }
+    std::string text;
+    for (const auto& [each, row] : counts)
+      text += fmt::format("  {} x {} ({:.3g})", row.second, row.first, each);
+    cli::note(quiet, fmt::format("plan {}: {:.3f} bits a channel:{}", side_name(side),
+                                 bits / std::max(items, 1), text));
+  }
+  cli::note(quiet, fmt::format("predicted loss {:.3g}{}", loss,
+                               result.uniform_loss > 0
+                                   ? fmt::format(", of the best single code within the budget {:.3g}",
+                                                 result.uniform_loss)
+                                   : ""));
+}
+
 void print_summary(const Arguments& a, const Input& input, const FitResult& result,
                    const std::vector<ManifestFile>& files) {
   const bool quiet = a.common.quiet;
@@ -220,13 +268,18 @@ void print_summary(const Arguments& a, const Input& input, const FitResult& resu
   cli::note(quiet, fmt::format("{}: {} layers, {} tokens; the worst of each check:", result.codes.name,
                                input.fit.layers.size(), input.provenance.tokens));
   for (const Side side : {Side::K, Side::V}) print_side(a, result, side);
+  print_plan(quiet, result);
   for (const auto& file : files) {
     cli::note(quiet,
               fmt::format("wrote {}  sha256 {}", (a.output / file.name).string(), file.sha256.substr(0, 16)));
   }
   if (input.raw || a.inputs.empty()) return;
-  cli::note(quiet, fmt::format("next: oscar-clip {0} --rotations {1} -o {1}/clip.json", a.inputs[0].string(),
-                               a.output.string()));
+  const bool codes =
+      std::ranges::any_of(files, [](const ManifestFile& file) { return file.name == kCodesFile; });
+  cli::note(quiet, codes ? fmt::format("next: oscar-verify {} --rotations {} --end-to-end", a.inputs[0].string(),
+                                       a.output.string())
+                         : fmt::format("next: oscar-clip {0} --rotations {1} -o {1}/clip.json", a.inputs[0].string(),
+                                       a.output.string()));
 }
 
 int fit_command(const Arguments& a) {
@@ -264,6 +317,7 @@ int main(int argc, char** argv) {
                   "  oscar-fit stats.h5 -o rotations/\n"
                   "  oscar-fit stats.0.h5 stats.1.h5 --granularity head --target-v sst-proxy -o rotations/\n"
                   "  oscar-fit stats.h5 --method awvq:shape=4x10/awvq:shape=4x6 -o codes/\n"
+                  "  oscar-fit stats.h5 --bits 1.5 --engine codebook -o codes/\n"
                   "  oscar-fit --method hadamard --layers 36 --head-dim 128 --format pt -o rotations/\n");
   return cli::run(app, argc, argv, [&] { return fit_command(arguments); });
 }

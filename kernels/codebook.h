@@ -7,7 +7,7 @@ namespace oscar {
 // index[r * index_stride] = argmin over c of |x_r - c|^2, the lowest c wins ties;  x_r = rows + r * stride, g
 // floats. distance[r] = |x_r - c|^2 of the winner, unless distance == nullptr.
 //
-//   codebook  (count, g) contiguous, 1 <= count <= 65536, 1 <= g <= 16
+//   codebook  (count, g) contiguous, 1 <= count <= 65536, 1 <= g <= 64
 //
 // Distances are those of double arithmetic, the sum over i in order of (double(x_i) - c_i)^2: a float32
 // search decides only where its rounding cannot matter. So the bytes are those of the reference at every SIMD

@@ -76,6 +76,8 @@ void score_stats(const ScoreStatsProblem& p, const ScoreStatsResult& result) {
     check(p.queries[n] >= (n > 0 ? p.queries[n - 1] : 0) && p.queries[n] < p.tokens, "score_stats",
           "queries must be sorted positions in [0, tokens)");
   }
+  check(!p.v || (p.o && p.metric && p.dim_v > 0 && result.a && result.x), "score_stats",
+        "values need o, metric, a positive dim_v, a and x");
   level().score_stats(p, result);
 }
 
@@ -96,7 +98,7 @@ void add_rows(const float* rows, int64_t stride, const float* weights, int64_t n
 void nearest_codeword(const float* rows, int64_t stride, int64_t n, int g, const float* codebook, int count,
                       uint16_t* index, int64_t index_stride, float* distance) {
   check(n >= 0, "nearest_codeword", "n must not be negative");
-  check(g >= 1 && g <= 16, "nearest_codeword", "g must be in [1, 16]");
+  check(g >= 1 && g <= 64, "nearest_codeword", "g must be in [1, 64]");
   check(count >= 1 && count <= 65536, "nearest_codeword", "count must be in [1, 65536]");
   level().nearest_codeword(rows, stride, n, g, codebook, count, index, index_stride, distance);
 }

@@ -5,6 +5,10 @@
 //   mass[j,t] = sum over s in Hist(t) of p[j,t,s]             history mass of a query
 //   u[s]      = sum over j, t with s in Hist(t) of p[j,t,s]   key importance
 //   w[s]      = the same sum of p[j,t,s]^2                    value importance
+// and, where values are given, with the attention output o[j,t] and the metric G_j of a query head:
+//   A[j,t,s]  = p[j,t,s]^2 (v[s] - o[j,t]) G_j (v[s] - o[j,t])^T
+//   x[s]      = sum over j, t with s in Hist(t) of A[j,t,s]   output importance of a key
+//   a[j,t]    = sum over s in Hist(t) of A[j,t,s]             output sensitivity of a query
 //
 // The log-sum-exp comes from the attention that ran before (LibTorch returns it), so one pass over the scores is enough.
 #pragma once
@@ -27,6 +31,13 @@ struct ScoreStatsProblem {
   int64_t lse_stride;
   const int32_t* queries;    // sorted positions of the queries to count, (n_queries); nullptr: all T
   int64_t n_queries;
+
+  const float* v = nullptr;       // v[t * v_stride + i]; nullptr: no x and no a
+  int64_t v_stride = 0;
+  const float* o = nullptr;       // o[t * o_stride + j * dim_v + i], the exact attention over every visible key
+  int64_t o_stride = 0;
+  const float* metric = nullptr;  // (H, Dv, Dv) G_j, symmetric positive semidefinite
+  int dim_v = 0;                  // Dv
 };
 
 struct ScoreStatsResult {    // caller's memory; rows for query n of `queries` (or t), not for skipped ones
@@ -35,10 +46,13 @@ struct ScoreStatsResult {    // caller's memory; rows for query n of `queries` (
   float* entropy;            // (H, n_queries) -sum p log p over every visible key, nats
   double* u;                 // (T), added to
   double* w;                 // (T), added to
+  float* a = nullptr;        // (H, n_queries); with values only, as x
+  double* x = nullptr;       // (T), added to
 };
 
 // One thread, no allocation proportional to T * T. The SIMD version is chosen for the machine at run time; its result does
-// not depend on the number of threads because it uses one. Reference: double throughout.
+// not depend on the number of threads because it uses one. Values change no other sum, by not one bit. Reference: double
+// throughout.
 void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& result);
 void score_stats_reference(const ScoreStatsProblem& problem, const ScoreStatsResult& result);
 

@@ -9,8 +9,11 @@ struct Centred {
   Vector mean;        // (D)
   Matrix covariance;  // (D, D), centred second moment
 };
-// Weighted: keys by u, values by w (docs/math.md). std::invalid_argument where the statistics hold no score
-// sums, or no attention reached a history.
-Centred centred_rows(const LayerSums& sums, Side side, int head, bool weighted);
+// What a row counts by. Attention: keys by u, values by w, the probabilities that reach them. Output: keys by
+// x, what they do to the attention output; values by w. (docs/math.md)
+enum class Importance : uint8_t { None, Attention, Output };
+
+// std::invalid_argument where the statistics hold no such sums, or no attention reached a history.
+Centred centred_rows(const LayerSums& sums, Side side, int head, Importance importance);
 
 }  // namespace oscar

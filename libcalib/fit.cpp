@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "formats/error.h"
+#include "libcalib/allocation.h"
 #include "libcalib/artifacts/objective.h"
 #include "libcalib/parallel.h"
 
@@ -17,7 +18,8 @@ std::string job_name(const LayerShape& shape, Side side, const SideMethod& metho
 }
 
 void check_statistics(const LayerStatistics& layer, Side side, const SideMethod& method, const FitRun& run) {
-  const bool plain_hadamard = method.algorithm->name == "rotation" && method.options.target.empty();
+  const bool plain_hadamard = method.algorithm->name == "rotation" && method.options.target.empty() &&
+                              method.options.centre == Centre::None;
   if (method.algorithm->needs == kNothing || plain_hadamard) return;
   const LayerSums& sums = layer.sums;
   const std::string name = job_name(sums.shape(), side, method);
@@ -65,14 +67,87 @@ void warn_shared(FitResult& result, Side side) {
                   side_name(side), 100 * sum / count, worst->layer, 100 * worst->shared_loss));
 }
 
+struct Job {
+  const LayerStatistics* layer;
+  LayerFit k, v;
+};
+// Heads [first, last) of one side of a layer that take the same of their candidates.
+struct Item {
+  LayerFit* fit;
+  int layer, first, last;
+  Side side;
+  int dim;
+  Candidate& candidate(int head, size_t choice) const {
+    return fit->candidates[static_cast<size_t>(head)][choice];
+  }
+  std::vector<Choice> choices() const {
+    std::vector<Choice> sums(fit->candidates[static_cast<size_t>(first)].size());
+    for (size_t c = 0; c < sums.size(); ++c) {
+      for (int h = first; h < last; ++h) {
+        sums[c].bits += candidate(h, c).bits;
+        sums[c].loss += candidate(h, c).loss;
+      }
+    }
+    return sums;
+  }
+};
+
+// Chooses among the candidates of `items` for a budget of `bits` a channel, and says so in `result`.
+void choose(const std::vector<Item>& items, double bits, FitResult& result) {
+  std::vector<std::vector<Choice>> choices;
+  double budget = 0;
+  for (const Item& item : items) {
+    choices.push_back(item.choices());
+    budget += bits * item.dim * (item.last - item.first);
+  }
+  const auto chosen = allocate(choices, budget);
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
+    for (int h = item.first; h < item.last; ++h) {
+      Candidate& candidate = item.candidate(h, static_cast<size_t>(chosen[i]));
+      const auto& codebook = candidate.code.options.codebook;
+      result.plan.push_back({item.layer, h, item.side,
+                             codebook ? shape_name(*codebook) : std::string(candidate.code.codec->name),
+                             candidate.bits / item.dim, candidate.loss});
+      item.fit->heads.push_back(std::move(candidate.code));
+    }
+  }
+  // The best of the shapes that every item could take alike.
+  double best = 0;
+  for (size_t c = 0; c < choices[0].size(); ++c) {
+    double spent = 0, loss = 0;
+    for (const auto& list : choices) {
+      spent += list[std::min(c, list.size() - 1)].bits;
+      loss += list[std::min(c, list.size() - 1)].loss;
+    }
+    if (spent <= budget * (1 + 1e-12) && (best == 0 || loss < best)) best = loss;
+  }
+  result.uniform_loss += best;
+}
+
+// Keys and values share one budget when they were given the same, else each has its own.
+void choose_all(std::vector<Job>& jobs, const Method& method, FitResult& result) {
+  std::vector<Item> k, v;
+  for (Job& job : jobs) {
+    const LayerShape& shape = job.layer->sums.shape();
+    for (auto [side, fit, items] : {std::tuple{Side::K, &job.k, &k}, {Side::V, &job.v, &v}}) {
+      const auto heads = static_cast<int>(fit->candidates.size());
+      for (int h = 0; h < heads; h = items->back().last)
+        items->push_back({fit, shape.layer, h, fit->tied ? heads : h + 1, side, shape.dim(side)});
+    }
+  }
+  if (!k.empty() && !v.empty() && method.k.options.bits == method.v.options.bits) {
+    k.insert(k.end(), v.begin(), v.end());
+    v.clear();
+  }
+  if (!k.empty()) choose(k, method.k.options.bits, result);
+  if (!v.empty()) choose(v, method.v.options.bits, result);
+}
+
 }  // namespace
 
 FitResult fit(const FitInput& input, const Method& method, const FitRun& run) {
   if (input.layers.empty()) throw invalid("fit: there are no layers in the statistics");
-  struct Job {
-    const LayerStatistics* layer;
-    LayerFit k, v;
-  };
   std::vector<Job> jobs;
   for (const auto& [id, layer] : input.layers) jobs.push_back({&layer, {}, {}});
   std::mutex reading;
@@ -97,6 +172,7 @@ FitResult fit(const FitInput& input, const Method& method, const FitRun& run) {
   result.codes.name = method.name;
   result.codes.k = {Side::K, method.k.algorithm->objective(Side::K, method.k.options), {}};
   result.codes.v = {Side::V, method.v.algorithm->objective(Side::V, method.v.options), {}};
+  choose_all(jobs, method, result);
   for (Job& job : jobs) {
     for (auto [side, fitted] : {std::pair{&result.codes.k, &job.k}, {&result.codes.v, &job.v}}) {
       side->layers.emplace(fitted->check.layer, std::move(fitted->heads));

@@ -16,10 +16,21 @@ struct FitRun {
   int threads = 1;                  // layers in parallel; the result does not depend on it
   std::function<void(int64_t done, int64_t total)> progress;  // after each layer; may be empty
 };
+// What a budget chose for one item, of what it could have.
+struct PlanItem {
+  int layer = 0, head = 0;
+  Side side = Side::K;
+  std::string shape;
+  double bits = 0;  // a channel
+  double loss = 0;  // predicted
+};
 struct FitResult {
   CacheCodes codes;                   // named by the method's specification
   std::vector<FitCheck> checks;       // one a layer and side
   std::vector<std::string> warnings;  // rank deficiency, constant statistics, shared against per head
+  std::vector<PlanItem> plan{};       // of methods with a budget
+  double uniform_loss =
+      0;  // predicted, of the best single shape for all items within the budget; 0: none fits
 };
 
 // A layer with zero tokens, non-finite or all-zero sums is std::runtime_error by name; too few tokens are

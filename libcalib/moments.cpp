@@ -138,8 +138,8 @@ void LayerSums::add_proxy(const std::vector<Matrix>& sigma_q, const float* k, co
 }
 
 void LayerSums::add_scores(const float* q, const float* k, const float* v, int64_t n,
-                           std::span<const int32_t> queries, const float* mass_rows, const float* sink_mass,
-                           const float* entropy, const double* u, const double* w) {
+                           const SequenceScores& scores) {
+  const auto& queries = scores.queries;
   const int group = shape_.group(), dk = shape_.dim_k, dv = shape_.dim_v;
   const int64_t k_stride = int64_t{shape_.kv_heads} * dk, v_stride = int64_t{shape_.kv_heads} * dv;
   const int64_t counted = static_cast<int64_t>(queries.size());
@@ -159,21 +159,26 @@ void LayerSums::add_scores(const float* q, const float* k, const float* v, int64
         const float* from = q + (int64_t{queries[static_cast<size_t>(i)]} * shape_.q_heads + j) * dk;
         std::copy_n(from, dk, rows.data() + i * dk);
       }
-      const float* m = mass_rows + j * counted;
-      add_gram(rows.data(), dk, m, counted, dk, matrix(Sum::qq_mass, h).data());
-      scalar(Sum::mass, h) += sum(m, counted);
-      scalar(Sum::entropy, h) += sum(entropy + j * counted, counted);
-      scalar(Sum::sink_mass, h) += sum(sink_mass + j * counted, counted);
+      const auto sensitivity = [&](const float* from, Sum total, Sum second) {
+        scalar(total, h) += sum(from, counted);
+        add_gram(rows.data(), dk, from, counted, dk, matrix(second, h).data());
+      };
+      sensitivity(scores.mass + j * counted, Sum::mass, Sum::qq_mass);
+      if (scores.a) sensitivity(scores.a + j * counted, Sum::out, Sum::qq_out);
+      scalar(Sum::entropy, h) += sum(scores.entropy + j * counted, counted);
+      scalar(Sum::sink_mass, h) += sum(scores.sink_mass + j * counted, counted);
     }
-    const auto importance = [&](const double* from, const float* x, int64_t stride, int d, Sum total,
+    const auto importance = [&](const double* from, const float* x_rows, int64_t stride, int d, Sum total,
                                 Sum first, Sum second) {
       std::copy_n(from, n, weight.begin());
       scalar(total, h) += sum(from, n);
-      oscar::add_rows(x, stride, weight.data(), n, d, row(first, h).data());
-      add_gram(x, stride, weight.data(), n, d, matrix(second, h).data());
+      oscar::add_rows(x_rows, stride, weight.data(), n, d, row(first, h).data());
+      add_gram(x_rows, stride, weight.data(), n, d, matrix(second, h).data());
     };
-    importance(u + h * n, k + int64_t{h} * dk, k_stride, dk, Sum::u, Sum::uk, Sum::ukk);
-    importance(w + h * n, v + int64_t{h} * dv, v_stride, dv, Sum::w, Sum::wv, Sum::wvv);
+    const float *kh = k + int64_t{h} * dk, *vh = v + int64_t{h} * dv;
+    importance(scores.u + h * n, kh, k_stride, dk, Sum::u, Sum::uk, Sum::ukk);
+    importance(scores.w + h * n, vh, v_stride, dv, Sum::w, Sum::wv, Sum::wvv);
+    if (scores.x) importance(scores.x + h * n, kh, k_stride, dk, Sum::x, Sum::xk, Sum::xkk);
   }
   score_queries += counted;
   score_tokens += n;

@@ -27,6 +27,15 @@ inline constexpr size_t kSumCount = 0
 #undef OSCAR_SUM
     ;
 
+// What kernels/score_stats.h says of one sequence.
+struct SequenceScores {
+  std::span<const int32_t> queries;                         // (n) counted positions
+  const float *mass, *sink_mass, *entropy;                  // (Hq, n)
+  const double *u, *w;                                      // (Hkv, T)
+  const float* a = nullptr;                                 // (Hq, n); nullptr: no output importances
+  const double* x = nullptr;                                // (Hkv, T)
+};
+
 class LayerSums {
  public:
   LayerSums() = default;
@@ -52,9 +61,7 @@ class LayerSums {
   void add_rows(const float* q, const float* k, const float* v, const float* o, int64_t tokens);
   // Second pass: vv_proxy and proxy_weight from Sigma_Q (Hkv matrices, mean over tokens and query heads).
   void add_proxy(const std::vector<Matrix>& sigma_q, const float* k, const float* v, int64_t tokens);
-  // mass (Hq, n), u and w (Hkv, T), entropy and sink_mass (Hq, n) of one sequence; queries (n) as in kernels/score_stats.h.
-  void add_scores(const float* q, const float* k, const float* v, int64_t tokens, std::span<const int32_t> queries,
-                  const float* mass, const float* sink_mass, const float* entropy, const double* u, const double* w);
+  void add_scores(const float* q, const float* k, const float* v, int64_t tokens, const SequenceScores& scores);
 
   // Every sum, `tokens`, `score_queries` and `score_tokens` are added. Throws std::invalid_argument when the shapes differ.
   void merge(const LayerSums& other);

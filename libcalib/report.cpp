@@ -78,6 +78,8 @@ Json to_json(const VerifyReport& report) {
   for (const auto& row : report.rows) {
     Json entry;
     entry["name"] = row.name;
+    entry["storage"] = row.storage;
+    if (row.windows) entry["windows"] = to_json(*row.windows);
     for (const auto& [side, body] : {std::pair{'k', &row.k}, {'v', &row.v}}) {
       entry[fmt::format("codec_{}", side)] = body->codec;
       entry[fmt::format("objective_{}", side)] = body->objective;
@@ -97,6 +99,12 @@ Json to_json(const VerifyReport& report) {
       entry["layers"].push_back(std::move(body));
     }
     if (row.end_to_end) entry["end_to_end"] = to_json(*row.end_to_end);
+    if (row.generation) {
+      entry["generation"] = {{"prompt", row.generation->prompt},
+                             {"count", row.generation->count},
+                             {"agreement", row.generation->agreement},
+                             {"divergence", row.generation->divergence}};
+    }
     json["rows"].push_back(std::move(entry));
   }
   return json;

@@ -32,6 +32,7 @@ struct SampledRows {
   std::vector<int64_t> sequence;   // (N)
   std::vector<float> k, v;         // (N, Hkv, Dk), (N, Hkv, Dv)
   std::vector<float> u, w;         // (N, Hkv); empty when the run kept no score statistics
+  std::vector<float> x;            // (N, Hkv); empty as well in files that never held it
   int64_t count() const { return static_cast<int64_t>(position.size()); }
 };
 
@@ -52,6 +53,7 @@ struct StatisticsHeader {
   Provenance provenance;
   Windows windows;
   bool has_scores = false;           // score statistics were kept
+  bool has_output_scores = false;    // those of the attention output too (qq_out, x, ...); not in files of before
   std::vector<LayerShape> layers;    // ascending global ids; layers without a growing cache are absent
   std::vector<int64_t> probe_lengths;
   std::vector<std::vector<int32_t>> probe_ids;  // token ids of each probe; empty in files that never held them

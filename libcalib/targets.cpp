@@ -25,19 +25,31 @@ Matrix vtv(const LayerSums& s, int head) {
   return normalised(s.matrix(Sum::vv, head), static_cast<double>(s.tokens));
 }
 
-Matrix qqt_mass(const LayerSums& s, int head) {
-  if (s.scalar(Sum::mass, head) > 0)
-    return normalised(s.matrix(Sum::qq_mass, head), s.scalar(Sum::mass, head));
+void need_scores(const LayerSums& s, int head, const char* target) {
   if (s.score_queries == 0) {
     throw invalid(
-        "layer {}: target qqt-mass needs the score statistics of oscar-dump, which this input does not have; "
+        "layer {}: target {} needs the score statistics of oscar-dump, which this input does not have; "
         "use qqt",
-        s.shape().layer);
+        s.shape().layer, target);
   }
+  if (s.scalar(Sum::mass, head) > 0) return;
   throw invalid(
-      "layer {}, head {}: target qqt-mass: no query has history mass; the calibration sequences are not "
-      "longer "
+      "layer {}, head {}: target {}: no query has history mass; the calibration sequences are not longer "
       "than the windows: use longer ones, or qqt",
+      s.shape().layer, head, target);
+}
+
+Matrix qqt_mass(const LayerSums& s, int head) {
+  need_scores(s, head, "qqt-mass");
+  return normalised(s.matrix(Sum::qq_mass, head), s.scalar(Sum::mass, head));
+}
+
+Matrix qqt_out(const LayerSums& s, int head) {
+  need_scores(s, head, "qqt-out");
+  if (s.scalar(Sum::out, head) > 0) return normalised(s.matrix(Sum::qq_out, head), s.scalar(Sum::out, head));
+  throw invalid(
+      "layer {}, head {}: target qqt-out: the file was written before oscar-dump weighted queries by the "
+      "output: dump again, or use qqt-mass",
       s.shape().layer, head);
 }
 

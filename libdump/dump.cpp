@@ -31,6 +31,13 @@ int64_t sum(const std::vector<int64_t>& values) {
   return total;
 }
 
+// Parts of a version that kept other sums do not go on.
+std::string sum_names() {
+  std::string names;
+  for (const SumInfo& info : sum_table()) names.append(info.name).push_back(' ');
+  return names;
+}
+
 std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOptions& o,
                                                const std::vector<std::vector<int32_t>>& probes) {
   return {{"schema", "oscar-stats/1"},
@@ -42,6 +49,7 @@ std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOp
           {"dtype", name(o.precision)},
           {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
           {"scores", o.scores ? "true" : "false"},
+          {"sums", sum_names()},
           {"score_queries", fmt::format("{}", o.score_queries)},
           {"seed", fmt::format("{}", o.seed)},
           {"rows", fmt::format("{}", o.rows)},
@@ -85,7 +93,7 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   Provenance p;
   p.tool_version = OSCAR_VERSION;
   p.model_name = config.name;
-  p.model_path = std::filesystem::path(config.path).filename().string();
+  p.model_path = std::filesystem::absolute(config.path).lexically_normal().string();
   p.architecture = config.architecture;
   p.model_digest = model.weights().digest();
   p.tokenizer_digest = tokenizer ? tokenizer->digest() : "";
@@ -120,7 +128,7 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
       p.sums += static_cast<int64_t>(sums.values(info.sum).size_bytes());
     p.sums += int64_t{shape.kv_heads} * shape.dim_v * shape.dim_v * 8;
     p.rows += std::min(options.rows, p.calibration_tokens) *
-              (kv * element + (options.scores ? 8 * shape.kv_heads : 0) + 16);
+              (kv * element + (options.scores ? 12 * shape.kv_heads : 0) + 16);
     p.probes += p.probe_tokens * all * element;
     p.raw += p.calibration_tokens * all * element;
     widest = std::max(widest, kv);
@@ -162,6 +170,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   header.provenance = provenance;
   header.windows = options.windows;
   header.has_scores = options.scores;
+  header.has_output_scores = options.scores;
   header.layers = config.attention;
   header.probe_lengths = lengths(set.probes);
   header.probe_ids = set.probes;
@@ -205,8 +214,8 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
     }
     auto sink = std::make_shared<LayerSink>(
         *shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()),
+        decoder.weights().output_metrics(),
         LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows});
-    std::vector<Matrix> metric = decoder.weights().value_metric();
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
       sink->take(index, rows);
       if (raw && index < calibration)
@@ -214,16 +223,15 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       step(index);
     });
     written();
-    writing = std::async(std::launch::async,
-                         [&, shape, sink, metric = std::move(metric), path = partial.part(layer)]() mutable {
-                           AtomicFile part(path);
-                           StatisticsWriter writer(part.path(), rows_dtype);
-                           writer.layer(sink->finish(std::move(metric)), sink->probes());
-                           StatisticsHeader own = header;
-                           own.layers = {*shape};
-                           writer.finish(own);
-                           part.commit();
-                         });
+    writing = std::async(std::launch::async, [&, shape, sink, path = partial.part(layer)] {
+      AtomicFile part(path);
+      StatisticsWriter writer(part.path(), rows_dtype);
+      writer.layer(sink->finish(), sink->probes());
+      StatisticsHeader own = header;
+      own.layers = {*shape};
+      writer.finish(own);
+      part.commit();
+    });
     // Hidden states are written so seldom that they cost at most a twentieth of the run, and never before the
     // parts they follow.
     if (const double since = std::chrono::duration<double>(Clock::now() - saved).count();

@@ -9,6 +9,7 @@
 namespace oscar::OSCAR_LEVEL {
 namespace {
 
+constexpr int kMostChannels = 64;
 constexpr int kWords = 4, kRowVectors = W == 16 ? 4 : 3, kRowLanes = kRowVectors * W;  // scores in registers
 constexpr float kFar = 3e38f;
 
@@ -42,7 +43,7 @@ struct Codebook {
 };
 
 struct RowPanel {
-  float x[16 * kRowLanes];    // (g, kRowLanes)
+  float x[kMostChannels * kRowLanes];  // (g, kRowLanes)
   float best[kRowLanes];      // lowest score
   float second[kRowLanes];    // lowest score of another group
   int32_t winner[kRowLanes];  // group of the lowest score
@@ -207,6 +208,7 @@ void nearest_codeword(const float* rows, int64_t stride, int64_t n, int g, const
                    : g == 4  ? nearest_of_panel<4>
                    : g == 8  ? nearest_of_panel<8>
                    : g == 16 ? nearest_of_panel<16>
+                   : g == 32 ? nearest_of_panel<32>
                              : nearest_of_panel<0>;
   for (int64_t r = 0; r < n; r += kRowLanes) {
     run(book, panel, rows + r * stride, stride, lower(kRowLanes, n - r), index + r * index_stride,

@@ -1,5 +1,9 @@
 // Blocks of MR query rows x P keys: the scores stay in registers from the dot products to the row and column
 // sums.
+//
+// With values, (v - o) G (v - o)^T = vGv + oGo - 2 v.(oG) is one more product of rows and keys: its panels
+// are the values, which all heads share, and only the rows and the terms vGv depend on the head. Values and
+// outputs are first moved by the mean value, so that the difference loses no more digits than it has to.
 
 namespace oscar::OSCAR_LEVEL {
 namespace {
@@ -16,12 +20,40 @@ struct ScoreRows {          // one block
   int32_t history[MR];  // last key of the history, not above `last`
 };
 struct ScoreSums {  // lanes of one block; -entropy
-  float mass[MR][W], sink[MR][W], entropy[MR][W];
+  float mass[MR][W], sink[MR][W], entropy[MR][W], a[MR][W];
+};
+struct ScoreColumns {  // one panel
+  float u[P], w[P], x[P];
+};
+struct OutputRows {          // one block
+  float norm[MR];            // o G o, of the moved o
+  const float* v_norms[MR];  // v G v of every key in the metric of the row's head
+};
+struct OutputBlock {
+  const float *o, *v;  // -2 o G of the block (dim, MR), the panel of v (dim, P)
+  int dim;
+  const OutputRows* rows;
 };
 
-template <Keys kKeys>
+void output_distances(const OutputBlock& out, int32_t key, float (&distance)[MR][P]) {
+  vf acc[MR][NR] = {};
+  multiply<1, MR>(out.o, out.v, out.dim, acc);
+  OSCAR_UNROLL
+  for (int i = 0; i < MR; ++i) {
+    const vf norm = fill(out.rows->norm[i]);
+    OSCAR_UNROLL
+    for (int v = 0; v < NR; ++v) {
+      const vf norms = load(out.rows->v_norms[i] + key + v * W) + norm;
+      store(distance[i] + v * W, larger(vf{}, acc[i][v] + norms));
+    }
+  }
+}
+
+template <Keys kKeys, bool kOutput>
 void score_block(const float* q, const float* k, int dim, float scale, const ScoreRows& rows, int32_t key,
-                 int32_t sink, ScoreSums& sums, float* u, float* w) {
+                 int32_t sink, ScoreSums& sums, ScoreColumns& columns, const OutputBlock& out) {
+  alignas(64) float distance[kOutput ? MR : 1][P];
+  if constexpr (kOutput) output_distances(out, key, distance);
   constexpr bool kMixed = kKeys == Keys::kMixed, kHistory = kMixed || kKeys == Keys::kHistory;
   vf scores[MR][NR];
   {
@@ -33,11 +65,12 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
       for (int v = 0; v < NR; ++v) scores[i][v] = fma(acc[i][v], fill(scale), fill(rows.minus_lse[i]));
     }
   }
-  vf u_sum[NR], w_sum[NR];
+  vf u_sum[NR], w_sum[NR], x_sum[NR];
   OSCAR_UNROLL
   for (int v = 0; v < NR; ++v) {
-    u_sum[v] = load(u + v * W);
-    w_sum[v] = load(w + v * W);
+    u_sum[v] = load(columns.u + v * W);
+    w_sum[v] = load(columns.w + v * W);
+    if constexpr (kOutput) x_sum[v] = load(columns.x + v * W);
   }
   OSCAR_UNROLL
   for (int i = 0; i < MR; i += 2) {
@@ -47,7 +80,7 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
     exponentials(x, p);
     OSCAR_UNROLL
     for (int r = i; r < i + 2; ++r) {
-      vf mass{}, sink_mass{}, entropy{};
+      vf mass{}, sink_mass{}, entropy{}, a{};
       OSCAR_UNROLL
       for (int v = 0; v < NR; ++v) {
         const int n = (r - i) * NR + v;
@@ -65,20 +98,95 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
           u_sum[v] += p[n];
           w_sum[v] = fma(p[n], p[n], w_sum[v]);
         }
+        if constexpr (kOutput) {
+          const vf share = p[n] * p[n] * load(distance[r] + v * W);
+          x_sum[v] += share;
+          a += share;
+        }
       }
       store(sums.entropy[r], load(sums.entropy[r]) + entropy);
       if constexpr (kHistory) store(sums.mass[r], load(sums.mass[r]) + mass);
+      if constexpr (kOutput) store(sums.a[r], load(sums.a[r]) + a);
       if constexpr (kMixed || kKeys == Keys::kSink) store(sums.sink[r], load(sums.sink[r]) + sink_mass);
     }
   }
   if constexpr (kHistory) {
     OSCAR_UNROLL
     for (int v = 0; v < NR; ++v) {
-      store(u + v * W, u_sum[v]);
-      store(w + v * W, w_sum[v]);
+      store(columns.u + v * W, u_sum[v]);
+      store(columns.w + v * W, w_sum[v]);
+      if constexpr (kOutput) store(columns.x + v * W, x_sum[v]);
     }
   }
 }
+
+// The values and outputs of a problem, moved by the mean value and mapped.
+struct OutputTerms {
+  int64_t width;              // dim_v up to whole panels
+  Scratch<float> v;           // panels (dim_v, P)
+  Scratch<float> v_norms;     // (H, panels * P)
+  Scratch<float> o, o_norms;  // (n, H, width): o G; (n, H)
+
+  OutputTerms(const ScoreStatsProblem& p, int64_t count, int64_t panels)
+      : width(ceil_div(p.dim_v, P) * P),
+        v(p.v ? panels * p.dim_v * P : 0),
+        v_norms(p.v ? p.group * panels * P : 0),
+        o(p.v ? count * p.group * width : 0),
+        o_norms(p.v ? count * p.group : 0) {
+    if (!p.v) return;
+    const int dim = p.dim_v;
+    Scratch<double> sum(dim);
+    Scratch<float> mean(dim), metric(dim * width);
+    add_rows(p.v, p.v_stride, nullptr, p.tokens, dim, sum);
+    for (int d = 0; d < dim; ++d) mean[d] = static_cast<float>(sum[d] / static_cast<double>(p.tokens));
+    for (int64_t c = 0; c < panels; ++c) {
+      const int64_t keys = lower(P, p.tokens - c * P);
+      float* panel = v + c * dim * P;
+      pack_panel(p.v + c * P * p.v_stride, p.v_stride, keys, dim, panel);
+      for (int d = 0; d < dim; ++d) {
+        for (int64_t s = 0; s < keys; ++s) panel[d * P + s] -= mean[d];
+      }
+    }
+    for (int j = 0; j < p.group; ++j) {
+      const float* g = p.metric + int64_t{j} * dim * dim;
+      for (int64_t c = 0; c < width; c += P)
+        pack_panel(g + c * dim, dim, lower(P, dim - c), dim, metric + c * dim);
+      const auto key = [&](int64_t s) { return p.v + s * p.v_stride; };
+      map_rows(key, p.tokens, mean, dim, metric, nullptr, 0, v_norms + j * panels * P, 1);
+      const auto query = [&](int64_t n) {
+        return p.o + (p.queries ? int64_t{p.queries[n]} : n) * p.o_stride + int64_t{j} * dim;
+      };
+      map_rows(query, count, mean, dim, metric, o + j * width, p.group * width, o_norms + j, p.group);
+    }
+  }
+
+ private:
+  // to[n] = (row(n) - mean) G, norms[n] = to[n].(row(n) - mean); `to` may be nullptr.
+  template <typename Row>
+  void map_rows(Row row, int64_t n, const float* mean, int dim, const float* metric, float* to,
+                int64_t stride, float* norms, int64_t norm_stride) const {
+    Scratch<float> moved(MR * width), packed(dim * MR);
+    for (int64_t n0 = 0; n0 < n; n0 += MR) {
+      const int64_t rows = lower(MR, n - n0);
+      for (int64_t i = 0; i < rows; ++i) {
+        const float* from = row(n0 + i);
+        for (int d = 0; d < dim; ++d) packed[d * MR + i] = moved[i * width + d] = from[d] - mean[d];
+      }
+      vf norm[MR] = {};
+      for (int64_t c = 0; c < width; c += P) {
+        vf acc[MR][NR] = {};
+        multiply<1, MR>(packed, metric + c * dim, dim, acc);
+        for (int i = 0; i < MR; ++i) {
+          for (int v = 0; v < NR; ++v) {
+            norm[i] = fma(acc[i][v], load(moved + i * width + c + v * W), norm[i]);
+            if (to && i < rows) store(to + (n0 + i) * stride + c + v * W, acc[i][v]);
+          }
+        }
+      }
+      for (int64_t i = 0; i < rows; ++i) norms[(n0 + i) * norm_stride] = static_cast<float>(total(norm[i]));
+    }
+  }
+};
 
 void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& result) {
   const auto& p = problem;
@@ -95,21 +203,25 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
   for (int64_t c = 0; c < panels; ++c) {
     pack_panel(p.k + c * P * p.k_stride, p.k_stride, lower(P, p.tokens - c * P), p.dim, k + c * p.dim * P);
   }
+  const OutputTerms output(p, count, panels);
 
   // A tile of query blocks stays in the first-level cache while the panels go by.
   const int64_t tile_blocks = upper(1, lower(16, 49152 / (4 * p.dim * MR)));
   Scratch<float> q(tile_blocks * MR * p.dim);
   Scratch<ScoreRows> rows(tile_blocks);
   Scratch<ScoreSums> sums(tile_blocks);
-  Scratch<double> u_total(panels * P), w_total(panels * P);
-  Scratch<double> totals(tile_blocks * MR * 3);  // mass, sink, -entropy
+  Scratch<float> o(p.v ? tile_blocks * MR * p.dim_v : 0);
+  Scratch<OutputRows> output_rows(tile_blocks);
+  Scratch<double> u_total(panels * P), w_total(panels * P), x_total(panels * P);
+  Scratch<double> totals(tile_blocks * MR * 4);  // mass, sink, -entropy, a
   const auto flush = [&](int64_t blocks) {
     for (int64_t b = 0; b < blocks; ++b) {
       for (int i = 0; i < MR; ++i) {
-        double* total_of_row = totals + (b * MR + i) * 3;
+        double* total_of_row = totals + (b * MR + i) * 4;
         total_of_row[0] += total(load(sums[b].mass[i]));
         total_of_row[1] += total(load(sums[b].sink[i]));
         total_of_row[2] += total(load(sums[b].entropy[i]));
+        total_of_row[3] += total(load(sums[b].a[i]));
       }
       sums[b] = ScoreSums{};
     }
@@ -117,7 +229,7 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
 
   for (int64_t row0 = 0; row0 < total_rows; row0 += tile_blocks * MR) {
     const int64_t tile_rows = lower(tile_blocks * MR, total_rows - row0), blocks = ceil_div(tile_rows, MR);
-    std::memset(totals, 0, sizeof(double) * tile_blocks * MR * 3);
+    std::memset(totals, 0, sizeof(double) * tile_blocks * MR * 4);
     for (int64_t r = 0; r < blocks * MR; ++r) {
       ScoreRows& block = rows[r / MR];
       const int64_t i = r % MR, t = r < tile_rows ? position(row0 + r) : -1, j = (row0 + r) % p.group;
@@ -127,6 +239,12 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
       block.minus_lse[i] = t < 0 ? 0 : -p.lse[j * p.lse_stride + t];
       float* out = q + r / MR * MR * p.dim + i;
       for (int d = 0; d < p.dim; ++d) out[d * MR] = t < 0 ? 0 : p.q[t * p.q_stride + j * p.dim + d];
+      if (!p.v) continue;
+      output_rows[r / MR].norm[i] = t < 0 ? 0 : output.o_norms[row0 + r];
+      output_rows[r / MR].v_norms[i] = output.v_norms + j * panels * P;
+      float* row = o + r / MR * MR * p.dim_v + i;
+      for (int d = 0; d < p.dim_v; ++d)
+        row[d * MR] = t < 0 ? 0 : -2 * output.o[(row0 + r) * output.width + d];
     }
     for (int64_t b = 0; b < blocks; ++b) {
       rows[b].lowest = rows[b].last[0];
@@ -137,36 +255,44 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
                   last_panel = position(row0 + tile_rows - 1) / P;
     for (int64_t c = first_panel; c <= last_panel; ++c) {
       const int64_t key = c * P, last_key = key + P - 1;
-      float u[P] = {}, w[P] = {};
+      ScoreColumns columns{};
       const float* panel = k + c * p.dim * P;
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t low = rows[b].lowest, high = rows[b].highest;
         if (key > high || last_key <= low - window) continue;
         const bool all_visible = rows[b].full && last_key <= low && key > high - window;
-        const auto run = all_visible && key >= sink && last_key <= low - recent ? score_block<Keys::kHistory>
-                         : all_visible && last_key < sink                       ? score_block<Keys::kSink>
-                         : all_visible && key >= sink && key > high - recent    ? score_block<Keys::kRecent>
-                                                                                : score_block<Keys::kMixed>;
+        const bool to_output = p.v && last_key >= sink && key <= high - recent;  // some history
+        const auto run =
+            all_visible && key >= sink && last_key <= low - recent
+                ? (to_output ? score_block<Keys::kHistory, true> : score_block<Keys::kHistory, false>)
+            : all_visible && last_key < sink                    ? score_block<Keys::kSink, false>
+            : all_visible && key >= sink && key > high - recent ? score_block<Keys::kRecent, false>
+            : to_output                                         ? score_block<Keys::kMixed, true>
+                                                                : score_block<Keys::kMixed, false>;
         run(q + b * MR * p.dim, panel, p.dim, p.scale, rows[b], static_cast<int32_t>(key),
-            static_cast<int32_t>(sink), sums[b], u, w);
+            static_cast<int32_t>(sink), sums[b], columns,
+            {o + b * MR * p.dim_v, output.v + key * p.dim_v, p.dim_v, output_rows + b});
       }
       for (int s = 0; s < P; ++s) {
-        u_total[key + s] += u[s];
-        w_total[key + s] += w[s];
+        u_total[key + s] += columns.u[s];
+        w_total[key + s] += columns.w[s];
+        x_total[key + s] += columns.x[s];
       }
       if (c % 32 == 31) flush(blocks);
     }
     flush(blocks);
     for (int64_t r = 0; r < tile_rows; ++r) {
       const int64_t out = (row0 + r) % p.group * count + (row0 + r) / p.group;
-      result.mass[out] = static_cast<float>(totals[r * 3]);
-      result.sink_mass[out] = static_cast<float>(totals[r * 3 + 1]);
-      result.entropy[out] = static_cast<float>(-totals[r * 3 + 2]);
+      result.mass[out] = static_cast<float>(totals[r * 4]);
+      result.sink_mass[out] = static_cast<float>(totals[r * 4 + 1]);
+      result.entropy[out] = static_cast<float>(-totals[r * 4 + 2]);
+      if (p.v) result.a[out] = static_cast<float>(totals[r * 4 + 3]);
     }
   }
   for (int64_t t = 0; t < p.tokens; ++t) {
     result.u[t] += u_total[t];
     result.w[t] += w_total[t];
+    if (p.v) result.x[t] += x_total[t];
   }
 }
 

@@ -54,6 +54,18 @@ nlohmann::ordered_json manifest_json(const FitRecord& record, const std::vector<
   }
   json["checks"] = nlohmann::ordered_json::array();
   for (const FitCheck& check : result.checks) json["checks"].push_back(check_json(check));
+  if (!result.plan.empty()) {
+    auto& plan = json["plan"] = nlohmann::ordered_json::array();
+    for (const PlanItem& item : result.plan) {
+      plan.push_back({{"layer", item.layer},
+                      {"side", side_name(item.side)},
+                      {"head", item.head},
+                      {"code", item.shape},
+                      {"bits", item.bits},
+                      {"predicted_loss", item.loss}});
+    }
+    json["uniform_predicted_loss"] = result.uniform_loss;
+  }
   json["warnings"] = result.warnings;
   json["provenance"] = to_json(record.provenance);
   json["provenance"].erase("model_path");

@@ -20,7 +20,8 @@ std::string probe_path(int id, int index) {
 
 // Sums that files written before do not have.
 bool of_output(Sum sum) {
-  return sum == Sum::qq_out || sum == Sum::out || sum == Sum::x || sum == Sum::xk || sum == Sum::xkk;
+  return sum == Sum::qq_out || sum == Sum::out || sum == Sum::x || sum == Sum::xk || sum == Sum::xkk ||
+         sum == Sum::stream || sum == Sum::stream_queries;
 }
 
 Shape sum_shape(SumKind kind, const LayerShape& s) {

@@ -165,6 +165,7 @@ std::function<SampledRows(int)> row_reader(const std::vector<std::filesystem::pa
       append(all.v, rows.v);
       append(all.u, rows.u);
       append(all.w, rows.w);
+      append(all.x, rows.x);
     }
     return all;
   };

@@ -16,7 +16,7 @@
 namespace oscar::vector_codes {
 namespace {
 
-constexpr int kMaxSize = 64, kMaxBits = 16, kMaxSearch = 16;  // channels that the fast search takes
+constexpr int kMaxSize = 64, kMaxBits = 16;
 constexpr float kMaxWord = 1e17f;  // the squares of 64 such channels stay within the search's range
 constexpr double kMinNorm = 0x1p-24, kMaxNorm = 65504;
 
@@ -110,9 +110,8 @@ class VectorRows : public EncodedRows {
     std::vector<uint16_t> index(static_cast<size_t>(n_));
     for (const Field& field : fields_) {
       if (field.mask == 0) continue;
-      const auto nearest = field.size <= kMaxSearch ? nearest_codeword : nearest_codeword_reference;
-      nearest(rows + field.channel, dim_, n_, field.size, field.words, static_cast<int>(field.mask + 1),
-              index.data(), 1, nullptr);
+      nearest_codeword(rows + field.channel, dim_, n_, field.size, field.words,
+                       static_cast<int>(field.mask + 1), index.data(), 1, nullptr);
       uint8_t* to = codes_.data() + field.byte;
       for (int64_t r = 0; r < n_; ++r, to += row_bytes_) {
         const uint32_t bits = uint32_t{index[static_cast<size_t>(r)]} << field.shift;

@@ -13,8 +13,11 @@
 namespace oscar {
 
 enum class Granularity : uint8_t { Layer, Head };
-enum class Centre : uint8_t { None, Mean, Weighted };
+enum class Centre : uint8_t { None, Mean, Weighted, Top };
 enum class Stored : uint8_t { Int8, Fp16, E4M3, E5M2 };
+inline Importance importance_of(Centre centre) {
+  return centre == Centre::Weighted || centre == Centre::Top ? Importance::Attention : Importance::None;
+}
 struct Shape2 {
   int size = 4, bits = 8;
   bool operator==(const Shape2&) const = default;
@@ -30,12 +33,13 @@ struct MethodOptions {
   Shape2 shape;
   bool norm = false;
   Partition partition = Partition::Snake;
-  bool importance = true;
+  Importance importance = Importance::Attention;
   Stored stored = Stored::Int8;
   int iterations = 10, refine = 5, restarts = 1;
   int64_t rows = 0;
   uint64_t seed = 0;
   double bits = 2;
+  std::vector<Shape2> shapes = {{64, 8}, {32, 8}, {16, 8}, {8, 8}, {4, 8}, {2, 8}};
   bool qjl = false;
 };
 struct OptionInfo {
@@ -58,9 +62,19 @@ struct FitCheck {
   double distortion = 0;     // of trained codes: weighted squared error of a row over its weighted energy
 };
 
+// One of several codes that a head may take, for a budget.
+struct Candidate {
+  HeadCode code;
+  double bits = 0;  // of a row
+  double loss =
+      0;  // predicted, relative energy of the residual stream; the same unit for keys, values and all layers
+};
+
 // One side of one layer.
 struct LayerFit {
-  std::vector<HeadCode> heads;  // 1 or Hkv
+  std::vector<HeadCode> heads;                       // 1 or Hkv; empty where there are candidates
+  std::vector<std::vector<Candidate>> candidates{};  // Hkv, for methods that a budget chooses for
+  bool tied = false;                                 // the heads of a layer take the same candidate
   FitCheck check;
   std::vector<std::string> warnings;
 };

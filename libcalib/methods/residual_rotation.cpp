@@ -19,7 +19,7 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   const CodecInfo& int2 = find_codec("sglang-prefill");
   Matrix error = Matrix::Zero(dim, dim);
   for (int h = 0; h < shape.kv_heads; ++h) {
-    const TrainingRows rows = training_rows(layer, side, h, reference, false, 0);
+    const TrainingRows rows = training_rows(layer, side, h, reference, Importance::None, 0);
     std::vector<float> difference(rows.rows.size());
     int2.encode(rows.rows.data(), rows.count, dim, {})->decode(0, rows.count, difference.data());
     for (size_t i = 0; i < difference.size(); ++i) difference[i] -= rows.rows[i];

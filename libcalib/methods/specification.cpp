@@ -29,7 +29,13 @@ const Names<Granularity>& names() {
 template <>
 const Names<Centre>& names() {
   static const Names<Centre> table{
-      {{"none", Centre::None}, {"mean", Centre::Mean}, {"weighted", Centre::Weighted}}};
+      {{"none", Centre::None}, {"mean", Centre::Mean}, {"weighted", Centre::Weighted}, {"top", Centre::Top}}};
+  return table;
+}
+template <>
+const Names<Importance>& names() {
+  static const Names<Importance> table{
+      {{"none", Importance::None}, {"attention", Importance::Attention}, {"output", Importance::Output}}};
   return table;
 }
 template <>
@@ -86,8 +92,8 @@ void read(std::string_view option, std::string_view text, double& value) {
 void read(std::string_view option, std::string_view text, Shape2& shape) {
   const auto x = text.find('x');
   if (x == text.npos || !parse(text.substr(0, x), shape.size) || !parse(text.substr(x + 1), shape.bits) ||
-      shape.size < 1 || shape.size > 16 || shape.bits < 1 || shape.bits > 12) {
-    throw bad(option, "GxB, 1 to 16 channels and 1 to 12 bits, such as 4x8", text);
+      shape.size < 1 || shape.size > 64 || shape.bits < 1 || shape.bits > 12) {
+    throw bad(option, "GxB, 1 to 64 channels and 1 to 12 bits, such as 4x8", text);
   }
 }
 void read(std::string_view option, std::string_view text, std::string& value) {
@@ -95,6 +101,21 @@ void read(std::string_view option, std::string_view text, std::string& value) {
   if (option == "composition") find_composition(text);
   if (option == "codec") find_codec(text);
   value = text;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+void read(std::string_view option, std::string_view text, std::vector<Shape2>& shapes) {
+  shapes.clear();
+  for (const auto& part : split(text, '+')) read(option, part, shapes.emplace_back());
 }
 
 template <Named T>
@@ -113,22 +134,18 @@ std::string text(const Shape2& shape) {
   return fmt::format("{}x{}", shape.size, shape.bits);
 }
 
+std::string text(const std::vector<Shape2>& shapes) {
+  std::vector<std::string> parts;
+  for (const Shape2& shape : shapes) parts.push_back(text(shape));
+  return fmt::format("{}", fmt::join(parts, "+"));
+}
+
 void set(MethodOptions& options, std::string_view name, std::string_view value) {
 #define OSCAR_METHOD_OPTION(option, field, meaning) \
   if (name == option) return read(name, value, options.field);
 #include "libcalib/methods/options.def"
 #undef OSCAR_METHOD_OPTION
   throw invalid("unknown method option '{}'; known: {}", name, known_names(option_table()));
-}
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 bool honours(const AlgorithmInfo& algorithm, std::string_view option) {

@@ -106,7 +106,8 @@ double shared_rotation_loss(const std::vector<Matrix>& per_head) {
 }
 
 TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, const Transform& transform,
-                           bool weighted, int64_t limit) {
+                           Importance importance, int64_t limit) {
+  const bool weighted = importance != Importance::None;
   const LayerShape& shape = layer.sums.shape();
   const SampledRows& sampled = layer.rows;
   const int64_t total = sampled.count(), dim = shape.dim(side), heads = shape.kv_heads;
@@ -116,11 +117,14 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
         "--rows",
         shape.layer);
   }
-  const std::vector<float>& importance = side == Side::K ? sampled.u : sampled.w;
-  if (weighted && importance.empty()) {
+  const std::vector<float>& weights = side == Side::V                    ? sampled.w
+                                      : importance == Importance::Output ? sampled.x
+                                                                         : sampled.u;
+  if (weighted && weights.empty()) {
     throw invalid(
-        "layer {}: the sampled rows carry no importances: run oscar-dump with score statistics, or use "
-        "importance=0",
+        "layer {}: the sampled rows carry no such importances: run (this) oscar-dump with score statistics, "
+        "or use "
+        "importance=none",
         shape.layer);
   }
   const std::vector<float>& values = side == Side::K ? sampled.k : sampled.v;
@@ -130,7 +134,7 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
   double mass = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = i * total / count;  // evenly, so that every sequence has its share
-    const float weight = weighted ? importance[static_cast<size_t>(row * heads + head)] : 1.0f;
+    const float weight = weighted ? weights[static_cast<size_t>(row * heads + head)] : 1.0f;
     if (!(weight > 0)) continue;
     const float* from = values.data() + (row * heads + head) * dim;
     result.rows.insert(result.rows.end(), from, from + dim);
@@ -140,7 +144,8 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
   result.count = static_cast<int64_t>(result.weights.size());
   if (!(mass > 0)) {
     throw invalid(
-        "layer {}, head {}: no sampled row of {} has any importance: sample more rows, or use importance=0",
+        "layer {}, head {}: no sampled row of {} has any importance: sample more rows, or use "
+        "importance=none",
         shape.layer, head, side_name(side));
   }
   std::vector<float> mapped(result.rows.size());
@@ -150,6 +155,21 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
     mapped[i] -= static_cast<float>(offset[static_cast<Eigen::Index>(i) % dim]);
   result.rows = std::move(mapped);
   return result;
+}
+
+double predicted_loss(const LayerStatistics& layer, Side side, int head, double error) {
+  const LayerSums& sums = layer.sums;
+  const double queries = sums.scalar(Sum::stream_queries, head);
+  if (!(queries > 0)) {
+    throw invalid(
+        "layer {}: a budget needs the energies of the residual stream, which these statistics do not hold: "
+        "dump again with "
+        "score statistics, from sequences longer than the windows",
+        sums.shape().layer);
+  }
+  const double stream = sums.scalar(Sum::stream, head) / queries, scale = sums.shape().scale;
+  if (side == Side::K) return stream * scale * scale * sums.scalar(Sum::x, head) / queries * error;
+  return stream * sums.scalar(Sum::w, head) / queries * error / sums.shape().group();
 }
 
 }  // namespace oscar

@@ -42,6 +42,12 @@ struct TrainingRows {
   int64_t count = 0;
 };
 TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, const Transform& transform,
-                           bool weighted, int64_t limit);
+                           Importance importance, int64_t limit);
+
+// What an error of the codes does to the model, to first order: the energy of the change of the residual
+// stream over that of the stream itself, a query (docs/math.md). `error`: weighted mean of d M d^T over rows,
+// M the mean of q^T q weighted as qqt-out for keys, G for values. std::invalid_argument when the statistics
+// do not hold what it takes.
+double predicted_loss(const LayerStatistics& layer, Side side, int head, double error);
 
 }  // namespace oscar

@@ -34,7 +34,7 @@ HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Sha
                      const MethodOptions& options, uint64_t seed) {
   const int dim = static_cast<int>(klt.variances.size());
   if (options.norm) {
-    const bool plain = !options.importance;
+    const bool plain = options.importance == Importance::None;
     const auto weights = rows.weights;
     normalise(rows, dim);
     if (plain) rows.weights = weights;  // NOVA-KV: every normalised row alike

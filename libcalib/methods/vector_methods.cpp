@@ -11,23 +11,21 @@ static uint64_t head_seed(const LayerStatistics& layer, Side side, int head) {
   return static_cast<uint64_t>((layer.sums.shape().layer * 256 + head) * 2 + (side == Side::V));
 }
 
-// Of each head: F = M^1/2 E in the metric of what reads the rows. Keys: queries weighted by their history
-// mass, keys by their importance u. Values: G, and w.
-static Klt attention_klt(const LayerStatistics& layer, Side side, int head, Partition partition, int size,
-                         std::string_view name) {
-  const Matrix metric = side == Side::K ? head_targets(layer, side, "qqt-mass")[static_cast<size_t>(head)]
+// Of each head: F = M^1/2 E in the metric of what reads the rows (a target of K; G for values), around the
+// mean of the rows that matter.
+static Klt attention_klt(const LayerStatistics& layer, Side side, int head, const MethodOptions& options,
+                         Partition partition, int size, std::string_view name) {
+  const Matrix metric = side == Side::K ? head_targets(layer, side, options.target)[static_cast<size_t>(head)]
                                         : layer.value_metric.at(static_cast<size_t>(head));
-  return klt(metric, centred_rows(layer.sums, side, head, true), partition, size,
+  return klt(metric, centred_rows(layer.sums, side, head, options.importance), partition, size,
              place(layer, side, head, name));
 }
 
-namespace attention_vector {
-
-LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+static LayerFit fit_vectors(const LayerStatistics& layer, Side side, const MethodOptions& options) {
   const Shapes shapes = uniform_shapes(layer.sums.shape().dim(side), options.shape);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
-    const Klt basis = attention_klt(layer, side, h, options.partition, options.shape.size, "awvq");
+    const Klt basis = attention_klt(layer, side, h, options, options.partition, options.shape.size, "awvq");
     check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, place(layer, side, h, "awvq"));
     fit.check.volume_spread =
         std::max(fit.check.volume_spread, volume_spread(basis.variances, options.shape.size));
@@ -36,11 +34,94 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   }
   return fit;
 }
-std::string objective(Side, const MethodOptions& options) {
+static std::string vector_objective(const MethodOptions& options) {
   return fmt::format("awvq-{}x{}{}", options.shape.size, options.shape.bits, options.norm ? "-norm" : "");
 }
 
-}  // namespace attention_vector
+namespace attention_keys {
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  return fit_vectors(layer, side, options);
+}
+std::string objective(Side, const MethodOptions& options) {
+  return vector_objective(options);
+}
+}  // namespace attention_keys
+
+namespace attention_values {
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  return fit_vectors(layer, side, options);
+}
+std::string objective(Side, const MethodOptions& options) {
+  return vector_objective(options);
+}
+}  // namespace attention_values
+
+// Every sixteenth row is kept from training: what a codebook loses on them is what it is chosen by.
+struct SplitRows {
+  TrainingRows train, held_out;
+};
+static SplitRows split_rows(const TrainingRows& rows, int dim) {
+  constexpr int64_t kEvery = 16;
+  SplitRows split;
+  for (int64_t r = 0; r < rows.count; ++r) {
+    TrainingRows& to = r % kEvery == kEvery - 1 ? split.held_out : split.train;
+    to.rows.insert(to.rows.end(), rows.rows.begin() + r * dim, rows.rows.begin() + (r + 1) * dim);
+    to.weights.push_back(rows.weights[static_cast<size_t>(r)]);
+    ++to.count;
+  }
+  return split;
+}
+
+static LayerFit fit_budget(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  const int dim = layer.sums.shape().dim(side);
+  LayerFit fit;
+  for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
+    auto& candidates = fit.candidates.emplace_back();
+    for (const Shape2& shape : options.shapes) {
+      if (dim % shape.size != 0) continue;
+      const Klt basis = attention_klt(layer, side, h, options, options.partition, shape.size, "budget");
+      check_transform(fit, basis.transform, basis.eigenvalues, basis.residual,
+                      place(layer, side, h, "budget"));
+      const SplitRows rows =
+          split_rows(training_rows(layer, side, h, basis.transform, options.importance, options.rows), dim);
+      if (rows.held_out.count == 0)
+        throw invalid("layer {}: a budget needs more sampled rows (oscar-dump --rows)",
+                      layer.sums.shape().layer);
+      LayerFit scratch;
+      HeadCode code = vector_code(scratch, basis, rows.train, uniform_shapes(dim, shape), options,
+                                  head_seed(layer, side, h));
+      double mass = 0;
+      for (const float weight : rows.held_out.weights) mass += weight;
+      const double error = mass > 0 ? distortion(code, rows.held_out).error / mass : 0;
+      const auto bits =
+          static_cast<double>((code.options.codebook->payload_bits() + 7) / 8 * 8 + (options.norm ? 16 : 0));
+      candidates.push_back({std::move(code), bits, predicted_loss(layer, side, h, error)});
+    }
+    if (candidates.empty()) throw invalid("budget: none of the shapes divides the head dim {}", dim);
+  }
+  return fit;
+}
+static std::string budget_objective(const MethodOptions& options) {
+  return fmt::format("budget-{}bit{}", options.bits, options.norm ? "-norm" : "");
+}
+
+namespace budget_keys {
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  return fit_budget(layer, side, options);
+}
+std::string objective(Side, const MethodOptions& options) {
+  return budget_objective(options);
+}
+}  // namespace budget_keys
+
+namespace budget_values {
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  return fit_budget(layer, side, options);
+}
+std::string objective(Side, const MethodOptions& options) {
+  return budget_objective(options);
+}
+}  // namespace budget_values
 
 namespace klt_vector {
 
@@ -53,8 +134,8 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
     const std::string what = place(layer, side, h, "nova");
     // NOVA-KV sums over the query heads that share the KV head, where targets are means.
     const Klt basis =
-        klt(targets[static_cast<size_t>(h)] * shape.group(), centred_rows(layer.sums, side, h, false),
-            options.partition, options.shape.size, what);
+        klt(targets[static_cast<size_t>(h)] * shape.group(),
+            centred_rows(layer.sums, side, h, Importance::None), options.partition, options.shape.size, what);
     check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, what);
     fit.check.volume_spread =
         std::max(fit.check.volume_spread, volume_spread(basis.variances, options.shape.size));
@@ -77,8 +158,9 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   LayerFit fit;
   for (int h = 0; h < shape.kv_heads; ++h) {
     const std::string what = place(layer, side, h, "nova-scalar");
-    const Klt basis = klt(targets[static_cast<size_t>(h)] * shape.group(),
-                          centred_rows(layer.sums, side, h, false), Partition::Contiguous, 1, what);
+    const Klt basis =
+        klt(targets[static_cast<size_t>(h)] * shape.group(),
+            centred_rows(layer.sums, side, h, Importance::None), Partition::Contiguous, 1, what);
     check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, what);
     fit.heads.push_back(scalar_code(options, basis.transform, basis.eigenvalues));
   }
@@ -89,8 +171,6 @@ std::string objective(Side, const MethodOptions&) {
 }
 
 }  // namespace klt_scalar
-
-namespace attention_scalar {
 
 static constexpr int kMostBits = 4;
 
@@ -124,11 +204,11 @@ static Levels uniform_levels(const std::vector<float>& values, const std::vector
   return best;
 }
 
-LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+static LayerFit fit_scalars(const LayerStatistics& layer, Side side, const MethodOptions& options) {
   const int dim = layer.sums.shape().dim(side);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
-    const Klt basis = attention_klt(layer, side, h, Partition::Contiguous, 1, "awsq");
+    const Klt basis = attention_klt(layer, side, h, options, Partition::Contiguous, 1, "awsq");
     check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, place(layer, side, h, "awsq"));
     TrainingRows rows = training_rows(layer, side, h, basis.transform, options.importance, options.rows);
     if (options.norm) normalise(rows, dim);
@@ -171,9 +251,25 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   }
   return fit;
 }
-std::string objective(Side, const MethodOptions& options) {
+static std::string scalar_objective(const MethodOptions& options) {
   return fmt::format("awsq-{}bit{}", options.bits, options.norm ? "-norm" : "");
 }
 
-}  // namespace attention_scalar
+namespace scalar_keys {
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  return fit_scalars(layer, side, options);
+}
+std::string objective(Side, const MethodOptions& options) {
+  return scalar_objective(options);
+}
+}  // namespace scalar_keys
+
+namespace scalar_values {
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  return fit_scalars(layer, side, options);
+}
+std::string objective(Side, const MethodOptions& options) {
+  return scalar_objective(options);
+}
+}  // namespace scalar_values
 }  // namespace oscar

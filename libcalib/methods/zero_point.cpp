@@ -7,38 +7,39 @@
 
 namespace oscar::zero_point {
 
+// What the first direction is the top eigenvector of: the mean of the rows, or all of their second moment.
+static Matrix direction_moment(const Centred& rows, Centre centre) {
+  const Matrix mean = rows.mean * rows.mean.transpose();
+  if (centre == Centre::None) return Matrix::Zero(mean.rows(), mean.cols());
+  return centre == Centre::Top ? Matrix(rows.covariance + mean) : mean;
+}
+
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  const auto targets = head_targets(layer, side, options.target);
+  auto targets = head_targets(layer, side, options.target);
   const int heads = layer.sums.shape().kv_heads;
-  std::vector<Vector> means;
-  std::vector<Matrix> spreads;
+  std::vector<Matrix> directions, spreads;
   for (int h = 0; h < heads; ++h) {
-    const Centred rows = centred_rows(layer.sums, side, h, options.centre == Centre::Weighted);
-    means.push_back(options.centre == Centre::None ? Vector::Zero(rows.mean.size()) : rows.mean);
+    const Centred rows = centred_rows(layer.sums, side, h, importance_of(options.centre));
+    directions.push_back(direction_moment(rows, options.centre));
     spreads.push_back(rows.covariance + rows.mean * rows.mean.transpose());
   }
-  LayerFit fit;
-  const auto add = [&](const Vector& mean, const Matrix& target, const Matrix& spread,
-                       const std::string& what) {
-    const auto aligned = zero_point_rotation(mean, target, spread, options.groups, what);
-    const Transform transform{.forward = aligned.rotation, .inverse = {}, .mean = {}};
-    check_transform(fit, transform, eigen_decomposition(target, what).values, aligned.residual, what);
-    fit.heads.push_back(scalar_code(options, transform, aligned.eigenvalues));
-  };
-  if (options.granularity == Granularity::Head) {
-    for (int h = 0; h < heads; ++h) {
-      const auto i = static_cast<size_t>(h);
-      add(means[i], targets[i], spreads[i], place(layer, side, h, "oscar-dc"));
-    }
-    return fit;
+  const bool shared = options.granularity == Granularity::Layer;
+  if (shared) {
+    directions = {mean_of(directions)};
+    spreads = {mean_of(spreads)};
+    targets = {mean_of(targets)};
   }
-  // One rotation a layer: the direction that the heads' means share most.
-  const std::string what = place(layer, side, -1, "oscar-dc");
-  Matrix moment = Matrix::Zero(means[0].size(), means[0].size());
-  for (const Vector& mean : means) moment += mean * mean.transpose() / heads;
-  const EigenDecomposition shared = eigen_decomposition(moment, what + ", means");
-  const double power = std::max(shared.values.tail(1)[0], 0.0);
-  add(shared.vectors.rightCols(1).col(0) * std::sqrt(power), mean_of(targets), mean_of(spreads), what);
+  LayerFit fit;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const std::string what = place(layer, side, shared ? -1 : static_cast<int>(i), "oscar-dc");
+    const EigenDecomposition moment = eigen_decomposition(directions[i], what + ", means");
+    const Vector mean =
+        moment.vectors.rightCols(1).col(0) * std::sqrt(std::max(moment.values.tail(1)[0], 0.0));
+    const auto aligned = zero_point_rotation(mean, targets[i], spreads[i], options.groups, what);
+    const Transform transform{.forward = aligned.rotation, .inverse = {}, .mean = {}};
+    check_transform(fit, transform, eigen_decomposition(targets[i], what).values, aligned.residual, what);
+    fit.heads.push_back(scalar_code(options, transform, aligned.eigenvalues));
+  }
   return fit;
 }
 

@@ -6,7 +6,7 @@
 
 namespace oscar {
 
-static constexpr double kFloor = 1e-12;
+static constexpr double kFloor = 1e-9;
 
 static Matrix power_of(const EigenDecomposition& eigen, double exponent, double floor) {
   const double least = std::max(eigen.values.tail(1)[0] * floor, 1e-300);

@@ -23,8 +23,7 @@ struct Klt {
   Vector eigenvalues;   // (D) ascending
   double residual = 0;  // of the decomposition
 };
-// Eigenvalues of M below
-// 1e-12 of the largest count as that in the +-1/2 powers.
+// Eigenvalues of M below 1e-9 of the largest count as that in the +-1/2 powers.
 Klt klt(const Matrix& metric, const Centred& rows, Partition partition, int size, const std::string& what);
 
 // Largest over smallest geometric mean of the variances of a group.

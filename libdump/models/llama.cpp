@@ -60,7 +60,7 @@ class LlamaLayer : public DecoderLayer {
     const at::Tensor k = undo_interleaving(load("attn_k"), shape_.kv_heads);
     qkv_ = Linear(at::cat({q, k, load("attn_v")}), precision);
     at::Tensor out = load("attn_output");
-    set_value_metric(out);
+    set_output_metrics(out);
     out_ = Linear(out, precision);
     gate_up_ = Linear(at::cat({load("ffn_gate"), load("ffn_up")}), precision);
     down_ = Linear(load("ffn_down"), precision);
@@ -91,6 +91,8 @@ class LlamaLayer : public DecoderLayer {
                : causal_attention(rows.q, rows.k, rows.v, tokens, shape_, precision_);
     rows.o = attention.o.const_data_ptr<float>();
     if (!attend) rows.lse = attention.lse.const_data_ptr<float>();
+    rows.hidden = hidden.const_data_ptr<float>();
+    rows.hidden_width = hidden.size(1);
     if (sink) sink(rows);
     hidden.add_(out_(activation(attention.o.view({tokens, q_width}), precision_)));
     const at::Tensor gate_up =
@@ -98,15 +100,15 @@ class LlamaLayer : public DecoderLayer {
     hidden.add_(down_(activation(swiglu(gate_up), precision_)));
   }
 
-  std::vector<Matrix> value_metric() const override { return value_metric_; }
+  std::vector<Matrix> output_metrics() const override { return output_metrics_; }
 
  private:
-  void set_value_metric(const at::Tensor& out) {
+  void set_output_metrics(const at::Tensor& out) {
     const int64_t d = shape_.dim_v, stride = shape_.q_heads * d;
-    value_metric_.assign(static_cast<size_t>(shape_.kv_heads), Matrix::Zero(d, d));
+    output_metrics_.assign(static_cast<size_t>(shape_.q_heads), Matrix::Zero(d, d));
     for (int j = 0; j < shape_.q_heads; ++j) {
       add_gram(out.const_data_ptr<float>() + j * d, stride, nullptr, out.size(0), static_cast<int>(d),
-               value_metric_[static_cast<size_t>(j / shape_.group())].data());
+               output_metrics_[static_cast<size_t>(j)].data());
     }
   }
 
@@ -116,7 +118,7 @@ class LlamaLayer : public DecoderLayer {
   Precision precision_;
   at::Tensor attention_norm_, mlp_norm_;
   Linear qkv_, out_, gate_up_, down_;
-  std::vector<Matrix> value_metric_;
+  std::vector<Matrix> output_metrics_;
 };
 
 class Llama : public Model {

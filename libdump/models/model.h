@@ -21,6 +21,8 @@ struct AttentionRows {
   const float* v;    // (T, Hkv, Dv)
   const float* o;    // (T, Hq, Dv) attention output before o_proj
   const float* lse;  // (Hq, T), natural logarithm; nullptr where Attend took the place of exact attention
+  const float* hidden = nullptr;  // (T, hidden_width) the residual stream that enters the layer, before its norm
+  int64_t hidden_width = 0;
 };
 
 // What takes the place of a layer's attention: reads q, k and v (o and lse are nullptr), and writes o
@@ -36,7 +38,9 @@ class DecoderLayer {
   // where that is not 0, `attend` knows the rows before it.
   virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
                        const Attend& attend = {}, int64_t position = 0) const = 0;
-  virtual std::vector<Matrix> value_metric() const = 0;  // Hkv x (Dv, Dv), from W_O
+  // Hq x (Dv, Dv): G_j = W_O,j^T W_O,j of the slice of W_O that reads query head j, so that |r W_O,j^T|^2 =
+  // r G_j r^T.
+  virtual std::vector<Matrix> output_metrics() const = 0;
 };
 
 class Model {

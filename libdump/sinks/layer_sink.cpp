@@ -9,13 +9,16 @@
 namespace oscar {
 
 LayerSink::LayerSink(const LayerShape& shape, const std::vector<int64_t>& calibration_lengths, int64_t probes,
-                     LayerSinkOptions options)
+                     std::vector<Matrix> output_metrics, LayerSinkOptions options)
     : shape_(shape),
+      output_metrics_(std::move(output_metrics)),
       lengths_(calibration_lengths),
       options_(options),
       kept_(calibration_lengths.size()),
       probes_(static_cast<size_t>(probes)),
-      total_(shape) {}
+      total_(shape) {
+  for (const Matrix& g : output_metrics_) metric_.insert(metric_.end(), g.data(), g.data() + g.size());
+}
 
 static void check_finite(const AttentionRows& rows, int64_t sequence) {
   const LayerShape& s = *rows.shape;
@@ -45,9 +48,10 @@ LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& 
       sample_positions(options_.seed, sequence, tokens, options_.score_queries);
   const auto n = static_cast<int64_t>(queries.size());
   std::vector<float> mass(static_cast<size_t>(shape_.q_heads * n)), sink_mass(mass.size()),
-      entropy(mass.size());
+      entropy(mass.size()), a(mass.size());
   kept.u.assign(static_cast<size_t>(shape_.kv_heads * tokens), 0);
   kept.w.assign(kept.u.size(), 0);
+  kept.x.assign(kept.u.size(), 0);
   for (int h = 0; h < shape_.kv_heads; ++h) {
     ScoreStatsProblem problem{};
     problem.tokens = tokens;
@@ -65,13 +69,38 @@ LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& 
     problem.lse_stride = tokens;
     problem.queries = n == tokens ? nullptr : queries.data();
     problem.n_queries = n;
+    problem.v = rows.v + int64_t{h} * shape_.dim_v;
+    problem.v_stride = int64_t{shape_.kv_heads} * shape_.dim_v;
+    problem.o = rows.o + h * group * shape_.dim_v;
+    problem.o_stride = int64_t{shape_.q_heads} * shape_.dim_v;
+    problem.metric = metric_.data() + h * group * shape_.dim_v * shape_.dim_v;
+    problem.dim_v = shape_.dim_v;
     const auto at = static_cast<size_t>(h * group * n);
-    score_stats(problem, {mass.data() + at, sink_mass.data() + at, entropy.data() + at,
-                          kept.u.data() + h * tokens, kept.w.data() + h * tokens});
+    score_stats(problem,
+                {mass.data() + at, sink_mass.data() + at, entropy.data() + at, kept.u.data() + h * tokens,
+                 kept.w.data() + h * tokens, a.data() + at, kept.x.data() + h * tokens});
   }
-  sums.add_scores(rows.q, rows.k, rows.v, tokens, queries, mass.data(), sink_mass.data(), entropy.data(),
-                  kept.u.data(), kept.w.data());
+  sums.add_scores(rows.q, rows.k, rows.v, tokens,
+                  {queries, mass.data(), sink_mass.data(), entropy.data(), kept.u.data(), kept.w.data(),
+                   a.data(), kept.x.data()});
+  add_stream(sums, rows, queries);
   return sums;
+}
+
+void LayerSink::add_stream(LayerSums& sums, const AttentionRows& rows, const std::vector<int32_t>& queries) const {
+  double sum = 0, count = 0;
+  for (const int32_t t : queries) {
+    if (t < options_.windows.sink + options_.windows.recent) continue;
+    const float* h = rows.hidden + t * rows.hidden_width;
+    double power = 0;
+    for (int64_t i = 0; i < rows.hidden_width; ++i) power += static_cast<double>(h[i]) * h[i];
+    sum += 1 / std::max(power, 1e-30);
+    count += 1;
+  }
+  for (int h = 0; h < shape_.kv_heads; ++h) {
+    sums.scalar(Sum::stream, h) += sum;
+    sums.scalar(Sum::stream_queries, h) += count;
+  }
 }
 
 void LayerSink::take(int64_t index, const AttentionRows& rows) {
@@ -123,12 +152,13 @@ SampledRows LayerSink::sample() const {
     for (size_t h = 0; options_.scores && h < static_cast<size_t>(shape_.kv_heads); ++h) {
       out.u.push_back(static_cast<float>(kept.u[h * tokens + t]));
       out.w.push_back(static_cast<float>(kept.w[h * tokens + t]));
+      out.x.push_back(static_cast<float>(kept.x[h * tokens + t]));
     }
   }
   return out;
 }
 
-LayerStatistics LayerSink::finish(std::vector<Matrix> value_metric) {
+LayerStatistics LayerSink::finish() {
   std::vector<Matrix> sigma_q;
   for (int h = 0; h < shape_.kv_heads; ++h) {
     sigma_q.push_back(total_.matrix(Sum::qq, h) / (static_cast<double>(total_.tokens) * shape_.group()));
@@ -139,7 +169,9 @@ LayerStatistics LayerSink::finish(std::vector<Matrix> value_metric) {
   if (options_.rows > 0) layer.rows = sample();
   kept_.clear();
   layer.sums = std::move(total_);
-  layer.value_metric = std::move(value_metric);
+  layer.value_metric.assign(static_cast<size_t>(shape_.kv_heads), Matrix::Zero(shape_.dim_v, shape_.dim_v));
+  for (size_t j = 0; j < output_metrics_.size(); ++j)
+    layer.value_metric[j / static_cast<size_t>(shape_.group())] += output_metrics_[j];
   return layer;
 }
 

@@ -80,34 +80,43 @@ TEST(Moments, ScoresAgainstDouble) {
     return x;
   };
   const auto mass = positive(6 * 5, 4), sink = positive(6 * 5, 5), entropy = positive(6 * 5, 6);
-  const auto u32 = positive(2 * 40, 7), w32 = positive(2 * 40, 8);
-  const std::vector<double> u(u32.begin(), u32.end()), w(w32.begin(), w32.end());
+  const auto a = positive(6 * 5, 9);
+  const auto u32 = positive(2 * 40, 7), w32 = positive(2 * 40, 8), x32 = positive(2 * 40, 10);
+  const std::vector<double> u(u32.begin(), u32.end()), w(w32.begin(), w32.end()), x(x32.begin(), x32.end());
+  SequenceScores scores{queries,  mass.data(), sink.data(), entropy.data(),
+                        u.data(), w.data(),    a.data(),    x.data()};
   LayerSums sums(kShape);
-  sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, queries, mass.data(), sink.data(), entropy.data(),
-                  u.data(), w.data());
+  sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, scores);
   EXPECT_EQ(sums.score_queries, 5);
   EXPECT_EQ(sums.score_tokens, 40);
   for (int h = 0; h < 2; ++h) {
     Matrix qq = Matrix::Zero(8, 8), kk = qq, vv = Matrix::Zero(12, 12);
-    Vector uk = Vector::Zero(8), wv = Vector::Zero(12);
-    double m = 0, s = 0, e = 0, su = 0, sw = 0;
+    Matrix qq_out = qq, xkk = qq;
+    Vector uk = Vector::Zero(8), wv = Vector::Zero(12), xk = uk;
+    double m = 0, s = 0, e = 0, su = 0, sw = 0, sa = 0, sx = 0;
     for (int j = 3 * h; j < 3 * h + 3; ++j) {
       for (size_t i = 0; i < queries.size(); ++i) {
         const size_t n = static_cast<size_t>(j) * queries.size() + i;
         const Vector q = at(r.q, 6, 8, queries[i], j);
         qq += static_cast<double>(mass[n]) * q * q.transpose();
+        qq_out += static_cast<double>(a[n]) * q * q.transpose();
+        sa += a[n];
         m += mass[n];
         s += sink[n];
         e += entropy[n];
       }
     }
     for (int64_t t = 0; t < 40; ++t) {
-      const double ut = u[static_cast<size_t>(h * 40 + t)], wt = w[static_cast<size_t>(h * 40 + t)];
+      const double ut = u[static_cast<size_t>(h * 40 + t)], wt = w[static_cast<size_t>(h * 40 + t)],
+                   xt = x[static_cast<size_t>(h * 40 + t)];
       const Vector k = at(r.k, 2, 8, t, h), v = at(r.v, 2, 12, t, h);
       uk += ut * k;
       kk += ut * k * k.transpose();
       wv += wt * v;
       vv += wt * v * v.transpose();
+      xk += xt * k;
+      xkk += xt * k * k.transpose();
+      sx += xt;
       su += ut;
       sw += wt;
     }
@@ -121,11 +130,15 @@ TEST(Moments, ScoresAgainstDouble) {
     EXPECT_NEAR(sums.scalar(Sum::entropy, h), e, 1e-9);
     EXPECT_NEAR(sums.scalar(Sum::u, h), su, 1e-9);
     EXPECT_NEAR(sums.scalar(Sum::w, h), sw, 1e-9);
+    EXPECT_NEAR(sums.scalar(Sum::out, h), sa, 1e-9);
+    EXPECT_NEAR(sums.scalar(Sum::x, h), sx, 1e-9);
+    EXPECT_LT(error(sums.matrix(Sum::qq_out, h), qq_out), 1e-6);
+    EXPECT_LT(error(sums.matrix(Sum::xkk, h), xkk), 1e-6);
+    EXPECT_LT(error(sums.row(Sum::xk, h), xk), 1e-6);
   }
   const std::vector<int32_t> outside{40};
-  EXPECT_THROW(sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, outside, mass.data(), sink.data(),
-                               entropy.data(), u.data(), w.data()),
-               std::invalid_argument);
+  scores.queries = outside;
+  EXPECT_THROW(sums.add_scores(r.q.data(), r.k.data(), r.v.data(), 40, scores), std::invalid_argument);
 }
 
 // Parts of 128 rows and their one pass add the same float32 blocks: the same bits.

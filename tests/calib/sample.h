@@ -63,8 +63,9 @@ inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, ui
   for (int32_t t = 0; t < tokens; t += 2) queries.push_back(t);
   const std::vector<float> mass(queries.size() * static_cast<size_t>(shape.q_heads), 0.25f);
   const std::vector<double> importance(static_cast<size_t>(tokens * shape.kv_heads), 0.5);
-  layer.sums.add_scores(r.q.data(), r.k.data(), r.v.data(), tokens, queries, mass.data(), mass.data(),
-                        mass.data(), importance.data(), importance.data());
+  layer.sums.add_scores(r.q.data(), r.k.data(), r.v.data(), tokens,
+                        {queries, mass.data(), mass.data(), mass.data(), importance.data(), importance.data(),
+                         mass.data(), importance.data()});
   const int64_t n = std::min<int64_t>(tokens, 5);
   for (int64_t i = 0; i < n; ++i) {
     layer.rows.position.push_back(i);
@@ -73,7 +74,7 @@ inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, ui
   layer.rows.k.assign(r.k.begin(), r.k.begin() + n * shape.kv_heads * shape.dim_k);
   layer.rows.v.assign(r.v.begin(), r.v.begin() + n * shape.kv_heads * shape.dim_v);
   layer.rows.u.assign(static_cast<size_t>(n * shape.kv_heads), 0.5f);
-  layer.rows.w = layer.rows.u;
+  layer.rows.w = layer.rows.x = layer.rows.u;
   return layer;
 }
 

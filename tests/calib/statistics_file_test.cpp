@@ -84,6 +84,7 @@ TEST(StatisticsFile, RoundTrip) {
   EXPECT_EQ(h.provenance.sequence_lengths, header.provenance.sequence_lengths);
   EXPECT_EQ(h.windows, header.windows);
   EXPECT_TRUE(h.has_scores);
+  EXPECT_TRUE(h.has_output_scores);
   EXPECT_EQ(h.layers, header.layers);
   EXPECT_EQ(h.probe_lengths, header.probe_lengths);
   EXPECT_EQ(h.probe_ids, header.probe_ids);
@@ -99,6 +100,7 @@ TEST(StatisticsFile, RoundTrip) {
     EXPECT_EQ(rows.v, expected.rows.v);
     EXPECT_EQ(rows.u, expected.rows.u);
     EXPECT_EQ(rows.w, expected.rows.w);
+    EXPECT_EQ(rows.x, expected.rows.x);
     const auto probe = reader.probe(shape.layer, 1), exact = probes_of(shape)[1];
     EXPECT_EQ(probe.tokens, 9);
     EXPECT_EQ(probe.q, exact.q);

@@ -35,18 +35,19 @@ struct ToyRun {
   }
 };
 
-// The sums of one KV head from every row, in double and with the whole matrix of probabilities.
+// The sums of one KV head from every row, in double and with the whole matrix of probabilities. `w_o` is
+// (hidden, Hq Dv).
 struct BruteForce {
-  double u = 0, w = 0, mass = 0, entropy = 0, sink_mass = 0;
-  Matrix qq, qq_mass, ukk, wvv, oo;
-  Vector uk, wv;
+  double u = 0, w = 0, mass = 0, entropy = 0, sink_mass = 0, out = 0, x = 0;
+  Matrix qq, qq_mass, ukk, wvv, oo, qq_out, xkk;
+  Vector uk, wv, xk;
 
-  void add(const AttentionRows& r, int head, const Windows& windows) {
+  void add(const AttentionRows& r, int head, const Windows& windows, const Matrix& w_o) {
     const LayerShape& s = *r.shape;
     const int d = s.dim_k;
     if (qq.size() == 0) {
-      for (Matrix* m : {&qq, &qq_mass, &ukk, &wvv, &oo}) *m = Matrix::Zero(d, d);
-      uk = wv = Vector::Zero(d);
+      for (Matrix* m : {&qq, &qq_mass, &ukk, &wvv, &oo, &qq_out, &xkk}) *m = Matrix::Zero(d, d);
+      uk = wv = xk = Vector::Zero(d);
     }
     const auto row = [&](const float* x, int64_t t, int heads, int h) {
       return Eigen::Map<const Eigen::VectorXf>(x + (t * heads + h) * d, d).cast<double>().eval();
@@ -74,6 +75,17 @@ struct BruteForce {
           ukk += p[k] * key * key.transpose();
           wvv += p[k] * p[k] * value * value.transpose();
         }
+        double a = 0;
+        for (int64_t k = windows.sink; k <= t - windows.recent; ++k) {
+          const Vector key = row(r.k, k, s.kv_heads, head), value = row(r.v, k, s.kv_heads, head);
+          const double share = p[k] * p[k] * (w_o.middleCols(j * d, d) * (value - o)).squaredNorm();
+          a += share;
+          xk += share * key;
+          xkk += share * key * key.transpose();
+        }
+        out += a;
+        x += a;
+        qq_out += a * q * q.transpose();
         mass += m;
         qq += q * q.transpose();
         qq_mass += m * q * q.transpose();
@@ -97,11 +109,18 @@ TEST(Dump, SumsAgreeWithBruteForce) {
   Decoder decoder(*model, run.sequences.calibration, {1, true});
   while (!decoder.done()) {
     const int layer = decoder.layer();
-    const LayerSums sums = reader.layer(layer).sums;
+    const LayerStatistics statistics = reader.layer(layer);
+    const LayerSums& sums = statistics.sums;
     std::vector<BruteForce> expected(static_cast<size_t>(sums.shape().kv_heads));
+    const LayerShape& s = sums.shape();
+    const int64_t hidden = model->config().hidden, width = int64_t{s.q_heads} * s.dim_v;
+    const at::Tensor weight =
+        model->weights().load("blk." + std::to_string(layer) + ".attn_output.weight", {hidden, width});
+    using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Matrix w_o = Eigen::Map<const Floats>(weight.const_data_ptr<float>(), hidden, width).cast<double>();
     decoder.run_layer([&](int64_t, const AttentionRows& rows) {
       for (int h = 0; h < rows.shape->kv_heads; ++h)
-        expected[static_cast<size_t>(h)].add(rows, h, run.options.windows);
+        expected[static_cast<size_t>(h)].add(rows, h, run.options.windows, w_o);
     });
     for (int h = 0; h < sums.shape().kv_heads; ++h) {
       const BruteForce& b = expected[static_cast<size_t>(h)];
@@ -117,8 +136,44 @@ TEST(Dump, SumsAgreeWithBruteForce) {
       EXPECT_LE(error(sums.matrix(Sum::wvv, h), b.wvv), 1e-5);
       EXPECT_LE(error(sums.row(Sum::uk, h), b.uk), 1e-5);
       EXPECT_LE(error(sums.row(Sum::wv, h), b.wv), 1e-5);
+      EXPECT_NEAR(sums.scalar(Sum::out, h), b.out, 1e-5 * b.out);
+      EXPECT_NEAR(sums.scalar(Sum::x, h), b.x, 1e-5 * b.x);
+      EXPECT_LE(error(sums.matrix(Sum::qq_out, h), b.qq_out), 1e-5);
+      EXPECT_LE(error(sums.matrix(Sum::xkk, h), b.xkk), 1e-5);
+      EXPECT_LE(error(sums.row(Sum::xk, h), b.xk), 1e-5);
+      Matrix metric = Matrix::Zero(s.dim_v, s.dim_v);
+      for (int j = h * s.group(); j < (h + 1) * s.group(); ++j) {
+        const Matrix slice = w_o.middleCols(j * s.dim_v, s.dim_v);
+        metric += slice.transpose() * slice;
+      }
+      EXPECT_LE(error(statistics.value_metric[static_cast<size_t>(h)], metric), 1e-5);
     }
   }
+}
+
+// The importances of sampled rows are those whose sums the file has: all rows of a run that keeps them all.
+TEST(Dump, SampledRowsHaveTheirImportances) {
+  ToyRun run;
+  run.options.rows = 100000;
+  run.dump_to(run.dir / "stats.h5", run.sequences, run.options);
+  const StatisticsReader reader(run.dir / "stats.h5");
+  const LayerSums sums = reader.layer(1).sums;
+  const SampledRows rows = reader.rows(1);
+  ASSERT_EQ(rows.count(), sums.tokens);
+  const int heads = sums.shape().kv_heads;
+  for (const auto& [values, sum] : {std::pair(&rows.u, Sum::u), {&rows.w, Sum::w}, {&rows.x, Sum::x}}) {
+    ASSERT_EQ(values->size(), static_cast<size_t>(rows.count() * heads));
+    for (int h = 0; h < heads; ++h) {
+      double total = 0;
+      for (size_t i = static_cast<size_t>(h); i < values->size(); i += static_cast<size_t>(heads))
+        total += (*values)[i];
+      EXPECT_NEAR(total / sums.scalar(sum, h), 1, 1e-6);
+    }
+  }
+
+  run.options.scores = false;
+  run.dump_to(run.dir / "without.h5", run.sequences, run.options);
+  EXPECT_TRUE(StatisticsReader(run.dir / "without.h5").rows(1).x.empty());
 }
 
 TEST(Dump, ShardsMergeToTheSumsOfOneRun) {
@@ -203,7 +258,8 @@ TEST(Dump, ASampleOfQueriesEstimatesTheSums) {
   EXPECT_EQ(all.score_queries, all.tokens);
   const double share = static_cast<double>(some.score_queries) / static_cast<double>(all.score_queries);
   EXPECT_NEAR(share, 0.5, 0.1);
-  EXPECT_NEAR(some.scalar(Sum::u, 0) / all.scalar(Sum::u, 0), share, 0.1);
+  for (const Sum sum : {Sum::u, Sum::x, Sum::out})
+    EXPECT_NEAR(some.scalar(sum, 0) / all.scalar(sum, 0), share, 0.1);
 }
 
 }  // namespace

@@ -7,14 +7,16 @@
 namespace oscar::test {
 namespace {
 
-// One KV head of a random sequence; lse is what an attention in double would return.
+// One KV head of a random sequence; lse and o are what an attention in double would return.
 struct Sequence {
   ScoreStatsProblem problem;
-  std::vector<float> q, k, lse;
+  std::vector<float> q, k, lse, v, o, metric;
   std::vector<int32_t> queries;
 
-  // Keys [0, sinks) and [outlier, outlier + sinks) get `boost` on every logit.
-  Sequence(int64_t tokens, int group, int dim, int64_t window = 0, float boost = 0, int64_t outlier = -1) {
+  // Keys [0, sinks) and [outlier, outlier + sinks) get `boost` on every logit. dim_v 0: that of the keys.
+  Sequence(int64_t tokens, int group, int dim, int64_t window = 0, float boost = 0, int64_t outlier = -1,
+           int dim_v = 0) {
+    if (dim_v == 0) dim_v = dim;
     q = normal(tokens * group * dim, tokens + group);
     k = normal(tokens * dim, tokens + dim);
     const float scale = 1 / std::sqrt(static_cast<float>(dim));
@@ -25,6 +27,10 @@ struct Sequence {
     problem = {tokens,  group, dim,     scale,  64,      256,   window, nullptr, int64_t{group} * dim,
                nullptr, dim,   nullptr, tokens, nullptr, tokens};
     lse.resize(group * tokens);
+    v = normal(tokens * dim_v, tokens + 2 * dim);
+    for (int64_t i = 0; i < tokens * dim_v; ++i)
+      v[i] += 2 * std::sin(static_cast<float>(i % dim_v));  // a mean
+    o.resize(tokens * group * dim_v);
     for (int j = 0; j < group; ++j) {
       for (int64_t t = 0; t < tokens; ++t) {
         std::vector<double> l;
@@ -37,11 +43,38 @@ struct Sequence {
         double sum = 0;
         for (const double x : l) sum += std::exp(x - top);
         lse[j * tokens + t] = static_cast<float>(top + std::log(sum));
+        const int64_t first = t + 1 - static_cast<int64_t>(l.size());
+        for (int i = 0; i < dim_v; ++i) {
+          double output = 0;
+          for (int64_t s = first; s <= t; ++s)
+            output += std::exp(l[s - first] - top) / sum * v[s * dim_v + i];
+          o[(t * group + j) * dim_v + i] = static_cast<float>(output);
+        }
       }
     }
+    set_metric(dim_v);
+    problem.v = v.data();
+    problem.v_stride = dim_v;
+    problem.o = o.data();
+    problem.o_stride = int64_t{group} * dim_v;
+    problem.metric = metric.data();
+    problem.dim_v = dim_v;
     problem.q = q.data();
     problem.k = k.data();
     problem.lse = lse.data();
+  }
+  // Positive definite, of another scale in every head.
+  void set_metric(int dim) {
+    for (int j = 0; j < problem.group; ++j) {
+      const std::vector<float> w = normal(int64_t{dim} * dim, 77 + j, 0.1f * static_cast<float>(j + 1));
+      for (int a = 0; a < dim; ++a) {
+        for (int b = 0; b < dim; ++b) {
+          double sum = 0;
+          for (int r = 0; r < dim; ++r) sum += double(w[r * dim + a]) * w[r * dim + b];
+          metric.push_back(static_cast<float>(sum));
+        }
+      }
+    }
   }
   void sample(int every) {
     queries.clear();
@@ -54,15 +87,19 @@ struct Sequence {
 };
 
 struct Sums {
-  std::vector<float> mass, sink_mass, entropy;
-  std::vector<double> u, w;
+  std::vector<float> mass, sink_mass, entropy, a;
+  std::vector<double> u, w, x;
+  ScoreStatsResult result() {
+    return {mass.data(), sink_mass.data(), entropy.data(), u.data(), w.data(), a.data(), x.data()};
+  }
 };
 template <typename Kernel>
 Sums run(Kernel kernel, const ScoreStatsProblem& p) {
   const int64_t rows = p.group * (p.queries ? p.n_queries : p.tokens);
-  Sums s{std::vector<float>(rows, -1), std::vector<float>(rows, -1), std::vector<float>(rows, -1),
-         std::vector<double>(p.tokens), std::vector<double>(p.tokens)};
-  kernel(p, ScoreStatsResult{s.mass.data(), s.sink_mass.data(), s.entropy.data(), s.u.data(), s.w.data()});
+  const std::vector<float> unset(rows, -1);
+  const std::vector<double> zeros(p.tokens);
+  Sums s{unset, unset, unset, unset, zeros, zeros, zeros};
+  kernel(p, s.result());
   return s;
 }
 
@@ -82,17 +119,45 @@ void expect_close(const std::vector<T>& a, const std::vector<T>& b, double relat
   EXPECT_LE(worst, relative) << what << "[" << where << "] " << a[where] << " expected " << b[where];
 }
 
+// Mean square of the values about their mean, in the widest metric.
+double value_power(const ScoreStatsProblem& p) {
+  std::vector<double> mean(p.dim_v);
+  const auto value = [&](int64_t t, int i) { return double(p.v[t * p.v_stride + i]); };
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    for (int i = 0; i < p.dim_v; ++i) mean[i] += value(t, i) / double(p.tokens);
+  }
+  double widest = 0;
+  for (int j = 0; j < p.group; ++j) {
+    double sum = 0;
+    for (int64_t t = 0; t < p.tokens; t += 8) {
+      for (int a = 0; a < p.dim_v; ++a) {
+        const float* row = p.metric + (int64_t{j} * p.dim_v + a) * p.dim_v;
+        for (int b = 0; b < p.dim_v; ++b) sum += (value(t, a) - mean[a]) * row[b] * (value(t, b) - mean[b]);
+      }
+    }
+    widest = std::max(widest, sum * 8 / double(p.tokens));
+  }
+  return widest;
+}
+
 void compare(const ScoreStatsProblem& problem, double relative = 1e-5) {
   SCOPED_TRACE(testing::Message() << "T " << problem.tokens << " H " << problem.group << " D " << problem.dim
                                   << " sink " << problem.sink << " recent " << problem.recent << " window "
                                   << problem.sliding_window << " queries " << problem.n_queries);
   const Sums expected = run(score_stats_reference, problem);
+  const double power = value_power(problem);
   each_level([&](const KernelTable& level) {
     const Sums got = run(level.score_stats, problem);
     expect_close(got.mass, expected.mass, relative, "mass");
     expect_close(got.sink_mass, expected.sink_mass, relative, "sink_mass");
     expect_close(got.u, expected.u, relative, "u");
     expect_close(got.w, expected.w, relative, "w");
+    // The distance of a value to an output that is nearly that value is rounding of their squares.
+    const double rounding = 1e-6 * power;
+    for (size_t i = 0; i < got.a.size(); ++i)
+      ASSERT_NEAR(got.a[i], expected.a[i], relative * expected.a[i] + rounding) << "a " << i;
+    for (size_t s = 0; s < got.x.size(); ++s)
+      ASSERT_NEAR(got.x[s], expected.x[s], relative * expected.x[s] + rounding) << "x " << s;
     ASSERT_EQ(got.entropy.size(), expected.entropy.size());
     for (size_t i = 0; i < got.entropy.size();
          ++i) {  // the entropy of one certain key is the rounding of lse
@@ -166,6 +231,58 @@ TEST(ScoreStats, SampledQueries) {
   compare(sequence.problem);
 }
 
+TEST(ScoreStats, OutputsOfOtherDims) {
+  for (const int dim_v : {4, 24, 40, 64, 72, 128}) compare(Sequence(390, 3, 32, 0, 0, -1, dim_v).problem);
+}
+
+TEST(ScoreStats, ValuesChangeNoOtherSum) {
+  Sequence sequence(500, 3, 64);
+  const auto with = sequence.problem;
+  sequence.problem.v = nullptr;
+  for (const auto kernel : {score_stats, score_stats_reference}) {
+    const Sums a = run(kernel, with), b = run(kernel, sequence.problem);
+    EXPECT_EQ(a.mass, b.mass);
+    EXPECT_EQ(a.sink_mass, b.sink_mass);
+    EXPECT_EQ(a.entropy, b.entropy);
+    EXPECT_EQ(a.u, b.u);
+    EXPECT_EQ(a.w, b.w);
+    EXPECT_EQ(b.x, std::vector<double>(500));
+    EXPECT_EQ(b.a[10], -1);
+  }
+}
+
+// By hand: two keys in the history share the attention of the last query equally, and the metric is the
+// plane's.
+TEST(ScoreStats, OutputImportanceByHand) {
+  std::vector<float> q(3, 0), k(3, 0), lse(3), v{5, 5, 1, 0, 0, 3}, o(6), metric{1, 0, 0, 4};
+  for (int t = 0; t < 3; ++t) lse[t] = std::log(static_cast<float>(t + 1));
+  o[4] = 2;
+  o[5] = 1;
+  ScoreStatsProblem p{3, 1, 1, 1, 1, 0, 0, q.data(), 1, k.data(), 1, lse.data(), 3, nullptr, 3};
+  p.v = v.data();
+  p.v_stride = p.o_stride = p.dim_v = 2;
+  p.o = o.data();
+  p.metric = metric.data();
+  const std::vector<int32_t> last{2};
+  p.queries = last.data();
+  p.n_queries = 1;
+  each_level([&](const KernelTable& level) {
+    const Sums s = run(level.score_stats, p);
+    EXPECT_NEAR(s.x[1], (1 + 4 * 1) / 9., 1e-6);  // (1, 0) - (2, 1)
+    EXPECT_NEAR(s.x[2], (4 + 4 * 4) / 9., 1e-6);  // (0, 3) - (2, 1)
+    EXPECT_EQ(s.x[0], 0);
+    EXPECT_NEAR(s.a[0], 25 / 9., 1e-6);
+  });
+}
+
+// The mean of the values says nothing about their differences.
+TEST(ScoreStats, ALargeMeanOfTheValuesCostsFewDigits) {
+  Sequence sequence(400, 2, 32);
+  for (auto* rows : {&sequence.v, &sequence.o})
+    for (float& value : *rows) value += 1000;
+  compare(sequence.problem, 1e-4);
+}
+
 TEST(ScoreStats, HalvesOfTheQueriesMerge) {
   Sequence sequence(600, 2, 64);
   sequence.sample(2);
@@ -180,20 +297,21 @@ TEST(ScoreStats, HalvesOfTheQueriesMerge) {
     for (size_t s = 0; s < merged.u.size(); ++s) {
       EXPECT_NEAR(merged.u[s] + rest.u[s], whole.u[s], 1e-6 * whole.u[s]);
       EXPECT_NEAR(merged.w[s] + rest.w[s], whole.w[s], 1e-6 * whole.w[s]);
+      EXPECT_NEAR(merged.x[s] + rest.x[s], whole.x[s], 1e-6 * whole.x[s]);
     }
   });
 }
 
-TEST(ScoreStats, UAndWAreAddedTo) {
+TEST(ScoreStats, KeySumsAreAddedTo) {
   const Sequence sequence(400, 2, 32);
   each_level([&](const KernelTable& level) {
     Sums s = run(level.score_stats, sequence.problem);
-    const auto u = s.u, w = s.w;
-    level.score_stats(sequence.problem,
-                      {s.mass.data(), s.sink_mass.data(), s.entropy.data(), s.u.data(), s.w.data()});
+    const auto u = s.u, w = s.w, x = s.x;
+    level.score_stats(sequence.problem, s.result());
     for (size_t i = 0; i < u.size(); ++i) {
       EXPECT_EQ(s.u[i], 2 * u[i]);
       EXPECT_EQ(s.w[i], 2 * w[i]);
+      EXPECT_EQ(s.x[i], 2 * x[i]);
     }
   });
 }
@@ -203,7 +321,10 @@ TEST(ScoreStats, StridesOfInterleavedHeads) {
   auto problem = sequence.problem;
   const int64_t stride = 3 * 2 * 32 + 7, k_stride = 5 * 32, lse_stride = 400;
   std::vector<float> q(problem.tokens * stride), k(problem.tokens * k_stride), lse(2 * lse_stride);
+  std::vector<float> o(q), v(k);
   for (int64_t t = 0; t < problem.tokens; ++t) {
+    std::copy_n(problem.o + t * problem.o_stride, 64, o.data() + t * stride);
+    std::copy_n(problem.v + t * problem.v_stride, 32, v.data() + t * k_stride);
     std::copy_n(problem.q + t * problem.q_stride, 64, q.data() + t * stride);
     std::copy_n(problem.k + t * problem.k_stride, 32, k.data() + t * k_stride);
   }
@@ -215,10 +336,16 @@ TEST(ScoreStats, StridesOfInterleavedHeads) {
   problem.q_stride = stride;
   problem.k_stride = k_stride;
   problem.lse_stride = lse_stride;
+  problem.o = o.data();
+  problem.v = v.data();
+  problem.o_stride = stride;
+  problem.v_stride = k_stride;
   each_level([&](const KernelTable& level) {
     const Sums a = run(level.score_stats, sequence.problem), b = run(level.score_stats, problem);
     EXPECT_EQ(a.mass, b.mass);
     EXPECT_EQ(a.u, b.u);
+    EXPECT_EQ(a.a, b.a);
+    EXPECT_EQ(a.x, b.x);
   });
 }
 
@@ -234,12 +361,29 @@ TEST(ScoreStats, AttentionSinks) {
 TEST(ScoreStats, RefusesQueriesOutOfOrderOrRange) {
   Sequence sequence(64, 1, 32);
   Sums s = run(score_stats_reference, sequence.problem);
-  const ScoreStatsResult result{s.mass.data(), s.sink_mass.data(), s.entropy.data(), s.u.data(), s.w.data()};
+  const ScoreStatsResult result = s.result();
   for (const auto& queries : {std::vector<int32_t>{3, 2}, {64}, {-1}}) {
     sequence.problem.queries = queries.data();
     sequence.problem.n_queries = static_cast<int64_t>(queries.size());
     EXPECT_THROW(score_stats(sequence.problem, result), std::invalid_argument);
   }
+}
+
+TEST(ScoreStats, RefusesValuesWithoutTheRest) {
+  Sequence sequence(64, 1, 32);
+  Sums s = run(score_stats_reference, sequence.problem);
+  auto problem = sequence.problem;
+  problem.o = nullptr;
+  EXPECT_THROW(score_stats(problem, s.result()), std::invalid_argument);
+  problem = sequence.problem;
+  problem.metric = nullptr;
+  EXPECT_THROW(score_stats(problem, s.result()), std::invalid_argument);
+  problem = sequence.problem;
+  problem.dim_v = 0;
+  EXPECT_THROW(score_stats(problem, s.result()), std::invalid_argument);
+  auto result = s.result();
+  result.x = nullptr;
+  EXPECT_THROW(score_stats(sequence.problem, result), std::invalid_argument);
 }
 
 }  // namespace
