@@ -166,6 +166,7 @@ std::function<SampledRows(int)> row_reader(const std::vector<std::filesystem::pa
       append(all.u, rows.u);
       append(all.w, rows.w);
       append(all.x, rows.x);
+      append(all.x, rows.x);
     }
     return all;
   };

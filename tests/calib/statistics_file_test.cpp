@@ -1,6 +1,8 @@
 #include "libcalib/artifacts/statistics_file.h"
 
 #include "formats/error.h"
+#include "libcalib/artifacts/provenance_fields.h"
+#include "libcalib/targets.h"
 #include "tests/calib/sample.h"
 
 namespace oscar {
@@ -70,6 +72,37 @@ std::string message(const std::function<void()>& call) {
   return "no std::invalid_argument was thrown";
 }
 
+// A file as it was before the sums of the attention output: without those, or without one of them.
+void copy_without(const fs::path& from, const fs::path& to, const std::vector<std::string>& left_out) {
+  const Hdf5Reader reader(from);
+  Hdf5Writer writer(to);
+  const std::function<void(const std::string&)> copy = [&](const std::string& group) {
+    for (const auto& name : reader.children(group)) {
+      const std::string path = group + (group == "/" ? "" : "/") + name;
+      const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
+      if (digits || name == "layers" || name == "rows" || name == "probes") {
+        copy(path);
+      } else if (std::ranges::find(left_out, name) == left_out.end()) {
+        writer.dataset(path, reader.dataset(path));
+      }
+    }
+    for (const char* name :
+         {"layer", "q_heads", "kv_heads", "dim_k", "dim_v", "sliding_window", "tokens", "score_queries",
+          "score_tokens", "layers_total", "window_sink", "window_recent", "has_scores"}) {
+      if (const auto value = reader.integer(group, name)) writer.attribute(group, name, *value);
+    }
+    if (const auto scale = reader.number(group, "scale")) writer.attribute(group, "scale", *scale);
+    if (group != "/") return;
+    writer.attribute(group, "schema", reader.text(group, "schema").value());
+    for (const auto& field : kProvenanceTexts) {
+      writer.attribute(group, field.name, reader.text(group, field.name).value());
+    }
+  };
+  copy("/");
+  writer.close();
+}
+const std::vector<std::string> kOutputSums{"qq_out", "out", "x", "xk", "xkk"};
+
 TEST(StatisticsFile, RoundTrip) {
   const test::TempDir dir;
   const auto header = header_of();
@@ -133,6 +166,39 @@ TEST(StatisticsFile, ProbeIdsMayBeMissingButNotOfOtherLengths) {
   header.probe_ids = {{1, 2, 3}, {4}};
   write_file(dir / "short.h5", header);
   EXPECT_THROW(StatisticsReader(dir / "short.h5"), std::runtime_error);
+}
+
+TEST(StatisticsFile, FilesWithoutTheOutputSumsAreRead) {
+  const test::TempDir dir;
+  write_file(dir / "a.h5", header_of());
+  copy_without(dir / "a.h5", dir / "old.h5", kOutputSums);
+  const StatisticsReader reader(dir / "old.h5");
+  EXPECT_TRUE(reader.header().has_scores);
+  EXPECT_FALSE(reader.header().has_output_scores);
+  LayerSums expected = layer_of(kShapes[0], 1).sums;
+  for (const auto& name : kOutputSums) {
+    const auto info = std::ranges::find(sum_table(), name, &SumInfo::name);
+    ASSERT_NE(info, sum_table().end());
+    EXPECT_NE(expected.values(info->sum)[0], 0) << name;
+    std::ranges::fill(expected.values(info->sum), 0.0);
+  }
+  const LayerSums sums = reader.layer(2).sums;
+  expect_equal(sums, expected);
+  EXPECT_EQ(reader.rows(2).u.size(), layer_of(kShapes[0], 1).rows.u.size());
+  EXPECT_TRUE(reader.rows(2).x.empty());
+  EXPECT_NO_THROW(find_target("qqt-mass").of_head(sums, 0));
+  EXPECT_NE(message([&] { find_target("qqt-out").of_head(sums, 0); }).find("dump again, or use qqt-mass"),
+            std::string::npos);
+}
+
+TEST(StatisticsFile, EveryOtherSumAndHalfOfTheOutputSumsAreMissed) {
+  const test::TempDir dir;
+  write_file(dir / "a.h5", header_of());
+  for (const SumInfo& sum : sum_table()) {
+    copy_without(dir / "a.h5", dir / "b.h5", {std::string(sum.name)});
+    if (sum.name == "x") continue;  // beside it rows/x, which may be missing
+    EXPECT_THROW(StatisticsReader(dir / "b.h5").layer(2), std::runtime_error) << sum.name;
+  }
 }
 
 TEST(StatisticsFile, SparseAndEmptyParts) {
@@ -243,6 +309,31 @@ TEST(Merge, RefusesDoubledAndMissingShards) {
   EXPECT_NE(merge({"0.h5"}).find("shard 1/2 is missing"), std::string::npos) << merge({"0.h5"});
   EXPECT_NE(merge({"0.h5", "1.h5"}).find("shard is '0/2' in the first, '1/3' in the second"),
             std::string::npos);
+}
+
+TEST(Merge, RefusesShardsWithAndWithoutTheOutputSums) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/2"));
+  write_file(dir / "1.h5", header_of("1/2"));
+  for (const char* name : {"0", "1"})
+    copy_without(dir / (name + std::string(".h5")), dir / (name + std::string("old.h5")), kOutputSums);
+  EXPECT_NE(message([&] {
+              read_merged({dir / "0.h5", dir / "1old.h5"});
+            }).find("has_output_scores is 'true' in the first, 'false'"),
+            std::string::npos);
+  EXPECT_EQ(read_merged({dir / "0old.h5", dir / "1old.h5"}).layers.at(2).sums.scalar(Sum::out, 0), 0);
+}
+
+TEST(Merge, JoinedRowsKeepTheirImportances) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/2"));
+  write_file(dir / "1.h5", header_of("1/2"), 2);
+  const SampledRows rows = row_reader({dir / "0.h5", dir / "1.h5"})(2);
+  const size_t count = static_cast<size_t>(rows.count() * kShapes[0].kv_heads);
+  EXPECT_EQ(rows.count(), 10);
+  EXPECT_EQ(rows.u.size(), count);
+  EXPECT_EQ(rows.w.size(), count);
+  EXPECT_EQ(rows.x.size(), count);
 }
 
 TEST(Merge, RefusesEveryForeignFieldByName) {
