@@ -35,7 +35,9 @@ static double coded_error(const HeadCode& code, const TrainingRows& rows, const 
   return (error * (r.transpose() * metric * r)).trace();
 }
 
-static LayerFit fit_int2_budget(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+namespace budget_int2 {
+
+LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
   LayerFit fit = zero_point::fit(layer, side, options);
   const LayerShape& shape = layer.sums.shape();
   const auto metrics = side == Side::K ? head_targets(layer, side, "qqt-out") : layer.value_metric;
@@ -58,25 +60,9 @@ static LayerFit fit_int2_budget(const LayerStatistics& layer, Side side, const M
   return fit;
 }
 
-static std::string int2_objective(const MethodOptions& options) {
+std::string objective(Side, const MethodOptions& options) {
   return objective_name(options.target, "dc_h", options.granularity == Granularity::Head);
 }
 
-namespace budget_int2_keys {
-LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  return fit_int2_budget(layer, side, options);
-}
-std::string objective(Side, const MethodOptions& options) {
-  return int2_objective(options);
-}
-}  // namespace budget_int2_keys
-
-namespace budget_int2_values {
-LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  return fit_int2_budget(layer, side, options);
-}
-std::string objective(Side, const MethodOptions& options) {
-  return int2_objective(options);
-}
-}  // namespace budget_int2_values
+}  // namespace budget_int2
 }  // namespace oscar

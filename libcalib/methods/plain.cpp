@@ -52,7 +52,7 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   const int d = shape.dim(side), bits = static_cast<int>(options.bits);
   if (bits != options.bits || bits < 1 || bits > 8)
     throw invalid("bits={}: expected 1 to 8, whole", options.bits);
-  const bool qjl = options.qjl && side == Side::K;
+  const bool qjl = options.qjl;
   // A rotation for each layer and side, from the seed alone.
   const uint64_t seed = options.seed * 1000003 + static_cast<uint64_t>(2 * shape.layer + (side == Side::V));
   GaussianSource gaussian(seed);
@@ -71,8 +71,8 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   fit.heads.push_back(std::move(code));
   return fit;
 }
-std::string objective(Side side, const MethodOptions& options) {
-  return fmt::format("turboquant-{}bit{}", options.bits, options.qjl && side == Side::K ? "-qjl" : "");
+std::string objective(Side, const MethodOptions& options) {
+  return fmt::format("turboquant-{}bit{}", options.bits, options.qjl ? "-qjl" : "");
 }
 
 }  // namespace random_rotation

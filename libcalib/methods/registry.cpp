@@ -5,18 +5,22 @@
 
 namespace oscar {
 
-#define OSCAR_ALGORITHM(space, needs, honoured)                                        \
-  namespace space {                                                                    \
-  LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options); \
-  std::string objective(Side side, const MethodOptions& options);                      \
-  static constexpr AlgorithmInfo info{#space, needs, honoured, fit, objective};        \
+#define OSCAR_ALGORITHM(name, space, needs, honoured)                                        \
+  namespace space {                                                                          \
+  LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options);       \
+  std::string objective(Side side, const MethodOptions& options);                            \
+  }                                                                                          \
+  namespace algorithms {                                                                     \
+  static constexpr AlgorithmInfo name{#name, needs, honoured, space::fit, space::objective}; \
   }
 #include "libcalib/methods/algorithms.def"
 #undef OSCAR_ALGORITHM
 
 static constexpr std::array kMethods = {
-#define OSCAR_METHOD(name, algorithm_k, defaults_k, algorithm_v, defaults_v, stores, source, summary) \
-  MethodInfo{name, &algorithm_k::info, &algorithm_v::info, defaults_k, defaults_v, stores, source, summary},
+#define OSCAR_METHOD(name, algorithm_k, defaults_k, algorithm_v, defaults_v, stores, source, summary)     \
+  MethodInfo{                                                                                             \
+      name,   &algorithms::algorithm_k, &algorithms::algorithm_v, defaults_k, defaults_v, stores, source, \
+      summary},
 #include "libcalib/methods/methods.def"
 #undef OSCAR_METHOD
 };

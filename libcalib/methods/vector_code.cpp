@@ -86,4 +86,16 @@ Distortion distortion(const HeadCode& code, const TrainingRows& rows) {
   return sum;
 }
 
+uint64_t head_seed(const LayerStatistics& layer, Side side, int head) {
+  return static_cast<uint64_t>((layer.sums.shape().layer * 256 + head) * 2 + (side == Side::V));
+}
+
+Klt attention_klt(const LayerStatistics& layer, Side side, int head, const MethodOptions& options,
+                  Partition partition, int size, std::string_view name) {
+  const Matrix metric = side == Side::K ? head_targets(layer, side, options.target)[static_cast<size_t>(head)]
+                                        : layer.value_metric.at(static_cast<size_t>(head));
+  return klt(metric, centred_rows(layer.sums, side, head, options.importance), partition, size,
+             place(layer, side, head, name));
+}
+
 }  // namespace oscar

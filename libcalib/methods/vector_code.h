@@ -19,6 +19,12 @@ void normalise(TrainingRows& rows, int dim);
 HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shapes& shapes,
                      const MethodOptions& options, uint64_t seed);
 
+// Of each head: F = M^1/2 E in the metric of what reads the rows (a target of K; G for values), around the
+// mean of the rows that matter.
+Klt attention_klt(const LayerStatistics& layer, Side side, int head, const MethodOptions& options,
+                  Partition partition, int size, std::string_view name);
+uint64_t head_seed(const LayerStatistics& layer, Side side, int head);
+
 // What the rows lose by a code: sum of weight * |r - r^|^2, and of weight * |r|^2.
 struct Distortion {
   double error = 0, energy = 0;
