@@ -85,7 +85,6 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
     if (!options.end_to_end) throw invalid("--generate, --model and --token-probes need --end-to-end");
   }
   if (options.end_to_end) {
-    if (!options.layers.empty()) throw invalid("--layers: an end-to-end run needs every layer");
     request.model = options.model.empty() ? header.provenance.model_path : options.model;
     request.generate = options.generate;
     request.prompt = options.prompt;
@@ -177,7 +176,7 @@ void add_options(CLI::App& app, Options& o) {
       ->group("Cache");
   cli::add_measure(app, rows.measure,
                    "N: the first N; a list such as 0,3 (or 3,) names them (default: the first two)");
-  app.add_option("--layers", o.layers, "Only these layers, comma-separated")
+  app.add_option("--layers", o.layers, "Attention of these layers only, comma-separated (an end-to-end run has them all)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group("What is measured");
