@@ -27,13 +27,16 @@ bool cross(const Segment& s, const Segment& t) {
   };
   return side(s.a, s.b, t.a) * side(s.a, s.b, t.b) < 0 && side(t.a, t.b, s.a) * side(t.a, t.b, s.b) < 0;
 }
-bool cross(const Segment& s, const Box& box) {
-  const int steps = 2 + static_cast<int>(std::hypot(s.b.x - s.a.x, s.b.y - s.a.y) / 6);
-  for (int i = 1; i < steps; ++i) {
-    const double x = s.a.x + (s.b.x - s.a.x) * i / steps, y = s.a.y + (s.b.y - s.a.y) * i / steps;
-    if (x > box.left && x < box.right && y > box.top && y < box.bottom) return true;
-  }
-  return false;
+bool cross(const Segment& s, const Box& box) {  // which part of the segment, 0..1, lies in both slabs
+  double from = 0, to = 1;
+  const auto slab = [&](double start, double step, double low, double high) {
+    if (step == 0) return start > low && start < high;
+    const double one = (low - start) / step, other = (high - start) / step;
+    from = std::max(from, std::min(one, other));
+    to = std::min(to, std::max(one, other));
+    return from < to;
+  };
+  return slab(s.a.x, s.b.x - s.a.x, box.left, box.right) && slab(s.a.y, s.b.y - s.a.y, box.top, box.bottom);
 }
 
 constexpr double kLetter = 7, kHalf = 7.5, kMark = 5;
@@ -152,6 +155,7 @@ std::string scatter(const Figure& figure, const std::vector<Mark>& marks, const 
   for (const auto& guide : guides) {
     for (size_t i = 1; i < guide.points.size(); ++i) {
       const auto &a = guide.points[i - 1], &b = guide.points[i];
+      if (!shown(a.y, figure.y.log) || !shown(b.y, figure.y.log)) continue;
       behind.push_back({{frame.x(a.x), frame.y(a.y)}, {frame.x(b.x), frame.y(b.y)}});
     }
   }

@@ -85,6 +85,7 @@ std::string name_cell(const RowReport& row) {
                                  either(row.k.objective, row.v.objective));
   if (row.k.clip > 0 || row.v.clip > 0)
     text += fmt::format(", clip {} / {}", ratio(row.k.clip), ratio(row.v.clip));
+  if (row.windows) text += fmt::format(", exact windows {} and {}", row.windows->sink, row.windows->recent);
   return text + "</small></th>";
 }
 
