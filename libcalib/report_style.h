@@ -94,6 +94,7 @@ text{font-size:12px;fill:var(--ink);font-variant-numeric:tabular-nums lining-num
 .rows tbody th{min-width:116px}.rows th:first-child{position:sticky;left:0;background:var(--page)}}
 @media print{@page{margin:16mm 14mm}body{padding:0;max-width:none;font-size:9.5pt}h2{margin-top:26px;break-after:avoid}
 figure,pre,tr{break-inside:avoid}.wide,.table{overflow:visible}.wide svg{min-width:0}table{font-size:8pt}th,td{padding-left:9px}.rows td,.rows thead th{white-space:normal}
+figure:has(.panels){break-inside:auto}.panels{grid-template-columns:repeat(5,1fr);gap:10px}.panels svg{break-inside:avoid}
 svg rect,svg circle{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 )css";
 
