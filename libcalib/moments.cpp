@@ -143,11 +143,14 @@ void LayerSums::add_scores(const float* q, const float* k, const float* v, int64
   const int group = shape_.group(), dk = shape_.dim_k, dv = shape_.dim_v;
   const int64_t k_stride = int64_t{shape_.kv_heads} * dk, v_stride = int64_t{shape_.kv_heads} * dv;
   const int64_t counted = static_cast<int64_t>(queries.size());
-  for (const int32_t t : queries) {
+  bool all = counted == n;
+  for (int64_t i = 0; i < counted; ++i) {
+    const int32_t t = queries[static_cast<size_t>(i)];
     if (t < 0 || t >= n)
       throw invalid("sums: layer {}: query position {} is outside of {} tokens", shape_.layer, t, n);
+    all = all && t == i;
   }
-  std::vector<float> rows(static_cast<size_t>(counted * dk)), weight(static_cast<size_t>(n));
+  std::vector<float> rows(all ? 0 : static_cast<size_t>(counted * dk)), weight(static_cast<size_t>(n));
   const auto sum = [](const auto* values, int64_t count) {
     double total = 0;
     for (int64_t i = 0; i < count; ++i) total += static_cast<double>(values[i]);
@@ -155,13 +158,14 @@ void LayerSums::add_scores(const float* q, const float* k, const float* v, int64
   };
   for (int h = 0; h < shape_.kv_heads; ++h) {
     for (int j = h * group; j < (h + 1) * group; ++j) {
-      for (int64_t i = 0; i < counted; ++i) {
+      for (int64_t i = 0; i < counted && !all; ++i) {
         const float* from = q + (int64_t{queries[static_cast<size_t>(i)]} * shape_.q_heads + j) * dk;
         std::copy_n(from, dk, rows.data() + i * dk);
       }
       const auto sensitivity = [&](const float* from, Sum total, Sum second) {
         scalar(total, h) += sum(from, counted);
-        add_gram(rows.data(), dk, from, counted, dk, matrix(second, h).data());
+        const float* x = all ? q + int64_t{j} * dk : rows.data();
+        add_gram(x, all ? int64_t{shape_.q_heads} * dk : dk, from, counted, dk, matrix(second, h).data());
       };
       sensitivity(scores.mass + j * counted, Sum::mass, Sum::qq_mass);
       if (scores.a) sensitivity(scores.a + j * counted, Sum::out, Sum::qq_out);

@@ -9,6 +9,9 @@
 #include "kernels/simd/diagnose.inl"
 #include "kernels/simd/gram.inl"
 #include "kernels/simd/int2.inl"
+//
+#include "kernels/simd/score_outputs.inl"
+//
 #include "kernels/simd/score_stats.inl"
 
 namespace oscar::OSCAR_LEVEL {

@@ -1,9 +1,5 @@
 // Blocks of MR query rows x P keys: the scores stay in registers from the dot products to the row and column
 // sums.
-//
-// With values, (v - o) G (v - o)^T = vGv + oGo - 2 v.(oG) is one more product of rows and keys: its panels
-// are the values, which all heads share, and only the rows and the terms vGv depend on the head. Values and
-// outputs are first moved by the mean value, so that the difference loses no more digits than it has to.
 
 namespace oscar::OSCAR_LEVEL {
 namespace {
@@ -25,29 +21,6 @@ struct ScoreSums {  // lanes of one block; -entropy
 struct ScoreColumns {  // one panel
   float u[P], w[P], x[P];
 };
-struct OutputRows {          // one block
-  float norm[MR];            // o G o, of the moved o
-  const float* v_norms[MR];  // v G v of every key in the metric of the row's head
-};
-struct OutputBlock {
-  const float *o, *v;  // -2 o G of the block (dim, MR), the panel of v (dim, P)
-  int dim;
-  const OutputRows* rows;
-};
-
-void output_distances(const OutputBlock& out, int32_t key, float (&distance)[MR][P]) {
-  vf acc[MR][NR] = {};
-  multiply<1, MR>(out.o, out.v, out.dim, acc);
-  OSCAR_UNROLL
-  for (int i = 0; i < MR; ++i) {
-    const vf norm = fill(out.rows->norm[i]);
-    OSCAR_UNROLL
-    for (int v = 0; v < NR; ++v) {
-      const vf norms = load(out.rows->v_norms[i] + key + v * W) + norm;
-      store(distance[i] + v * W, larger(vf{}, acc[i][v] + norms));
-    }
-  }
-}
 
 template <Keys kKeys, bool kOutput>
 void score_block(const float* q, const float* k, int dim, float scale, const ScoreRows& rows, int32_t key,
@@ -120,74 +93,6 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
   }
 }
 
-// The values and outputs of a problem, moved by the mean value and mapped.
-struct OutputTerms {
-  int64_t width;              // dim_v up to whole panels
-  Scratch<float> v;           // panels (dim_v, P)
-  Scratch<float> v_norms;     // (H, panels * P)
-  Scratch<float> o, o_norms;  // (n, H, width): o G; (n, H)
-
-  OutputTerms(const ScoreStatsProblem& p, int64_t count, int64_t panels)
-      : width(ceil_div(p.dim_v, P) * P),
-        v(p.v ? panels * p.dim_v * P : 0),
-        v_norms(p.v ? p.group * panels * P : 0),
-        o(p.v ? count * p.group * width : 0),
-        o_norms(p.v ? count * p.group : 0) {
-    if (!p.v) return;
-    const int dim = p.dim_v;
-    Scratch<double> sum(dim);
-    Scratch<float> mean(dim), metric(dim * width);
-    add_rows(p.v, p.v_stride, nullptr, p.tokens, dim, sum);
-    for (int d = 0; d < dim; ++d) mean[d] = static_cast<float>(sum[d] / static_cast<double>(p.tokens));
-    for (int64_t c = 0; c < panels; ++c) {
-      const int64_t keys = lower(P, p.tokens - c * P);
-      float* panel = v + c * dim * P;
-      pack_panel(p.v + c * P * p.v_stride, p.v_stride, keys, dim, panel);
-      for (int d = 0; d < dim; ++d) {
-        for (int64_t s = 0; s < keys; ++s) panel[d * P + s] -= mean[d];
-      }
-    }
-    for (int j = 0; j < p.group; ++j) {
-      const float* g = p.metric + int64_t{j} * dim * dim;
-      for (int64_t c = 0; c < width; c += P)
-        pack_panel(g + c * dim, dim, lower(P, dim - c), dim, metric + c * dim);
-      const auto key = [&](int64_t s) { return p.v + s * p.v_stride; };
-      map_rows(key, p.tokens, mean, dim, metric, nullptr, 0, v_norms + j * panels * P, 1);
-      const auto query = [&](int64_t n) {
-        return p.o + (p.queries ? int64_t{p.queries[n]} : n) * p.o_stride + int64_t{j} * dim;
-      };
-      map_rows(query, count, mean, dim, metric, o + j * width, p.group * width, o_norms + j, p.group);
-    }
-  }
-
- private:
-  // to[n] = (row(n) - mean) G, norms[n] = to[n].(row(n) - mean); `to` may be nullptr.
-  template <typename Row>
-  void map_rows(Row row, int64_t n, const float* mean, int dim, const float* metric, float* to,
-                int64_t stride, float* norms, int64_t norm_stride) const {
-    Scratch<float> moved(MR * width), packed(dim * MR);
-    for (int64_t n0 = 0; n0 < n; n0 += MR) {
-      const int64_t rows = lower(MR, n - n0);
-      for (int64_t i = 0; i < rows; ++i) {
-        const float* from = row(n0 + i);
-        for (int d = 0; d < dim; ++d) packed[d * MR + i] = moved[i * width + d] = from[d] - mean[d];
-      }
-      vf norm[MR] = {};
-      for (int64_t c = 0; c < width; c += P) {
-        vf acc[MR][NR] = {};
-        multiply<1, MR>(packed, metric + c * dim, dim, acc);
-        for (int i = 0; i < MR; ++i) {
-          for (int v = 0; v < NR; ++v) {
-            norm[i] = fma(acc[i][v], load(moved + i * width + c + v * W), norm[i]);
-            if (to && i < rows) store(to + (n0 + i) * stride + c + v * W, acc[i][v]);
-          }
-        }
-      }
-      for (int64_t i = 0; i < rows; ++i) norms[(n0 + i) * norm_stride] = static_cast<float>(total(norm[i]));
-    }
-  }
-};
-
 void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& result) {
   const auto& p = problem;
   const FlushDenormals guard;
@@ -203,14 +108,13 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
   for (int64_t c = 0; c < panels; ++c) {
     pack_panel(p.k + c * P * p.k_stride, p.k_stride, lower(P, p.tokens - c * P), p.dim, k + c * p.dim * P);
   }
-  const OutputTerms output(p, count, panels);
+  const OutputTerms output(p, count, sink, recent);
 
   // A tile of query blocks stays in the first-level cache while the panels go by.
   const int64_t tile_blocks = upper(1, lower(16, 49152 / (4 * p.dim * MR)));
   Scratch<float> q(tile_blocks * MR * p.dim);
   Scratch<ScoreRows> rows(tile_blocks);
   Scratch<ScoreSums> sums(tile_blocks);
-  Scratch<float> o(p.v ? tile_blocks * MR * p.dim_v : 0);
   Scratch<OutputRows> output_rows(tile_blocks);
   Scratch<double> u_total(panels * P), w_total(panels * P), x_total(panels * P);
   Scratch<double> totals(tile_blocks * MR * 4);  // mass, sink, -entropy, a
@@ -240,11 +144,8 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
       float* out = q + r / MR * MR * p.dim + i;
       for (int d = 0; d < p.dim; ++d) out[d * MR] = t < 0 ? 0 : p.q[t * p.q_stride + j * p.dim + d];
       if (!p.v) continue;
-      output_rows[r / MR].norm[i] = t < 0 ? 0 : output.o_norms[row0 + r];
+      output_rows[r / MR].norm[i] = output.o_norms[row0 + r];
       output_rows[r / MR].v_norms[i] = output.v_norms + j * panels * P;
-      float* row = o + r / MR * MR * p.dim_v + i;
-      for (int d = 0; d < p.dim_v; ++d)
-        row[d * MR] = t < 0 ? 0 : -2 * output.o[(row0 + r) * output.width + d];
     }
     for (int64_t b = 0; b < blocks; ++b) {
       rows[b].lowest = rows[b].last[0];
@@ -271,7 +172,7 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
                                                                 : score_block<Keys::kMixed, false>;
         run(q + b * MR * p.dim, panel, p.dim, p.scale, rows[b], static_cast<int32_t>(key),
             static_cast<int32_t>(sink), sums[b], columns,
-            {o + b * MR * p.dim_v, output.v + key * p.dim_v, p.dim_v, output_rows + b});
+            {output.o + (row0 + b * MR) * p.dim_v, output.v + key * p.dim_v, p.dim_v, output_rows + b});
       }
       for (int s = 0; s < P; ++s) {
         u_total[key + s] += columns.u[s];
