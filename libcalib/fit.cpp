@@ -1,6 +1,7 @@
 #include "libcalib/fit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "formats/error.h"
@@ -92,37 +93,55 @@ struct Item {
   }
 };
 
+std::string name_of(const HeadCode& code) {
+  return code.options.codebook ? shape_name(*code.options.codebook) : std::string(code.codec->name);
+}
+
+// The least loss of one code that every item takes alike, within the budget; 0 when none fits.
+double uniform_loss(const std::vector<Item>& items, const std::vector<std::vector<Choice>>& choices,
+                    double budget) {
+  double best = 0;
+  for (size_t first = 0; first < choices[0].size(); ++first) {
+    const std::string name = name_of(items[0].candidate(items[0].first, first).code);
+    double bits = 0, loss = 0;
+    bool all = true;
+    for (size_t i = 0; i < items.size() && all; ++i) {
+      size_t c = 0;
+      while (c < choices[i].size() && name_of(items[i].candidate(items[i].first, c).code) != name) ++c;
+      all = c < choices[i].size();  // false: a shape that does not divide this head dim
+      if (!all) break;
+      bits += choices[i][c].bits;
+      loss += choices[i][c].loss;
+    }
+    if (all && bits <= budget * (1 + 1e-12) && (best == 0 || loss < best)) best = loss;
+  }
+  return best;
+}
+
 // Chooses among the candidates of `items` for a budget of `bits` a channel, and says so in `result`.
 void choose(const std::vector<Item>& items, double bits, FitResult& result) {
   std::vector<std::vector<Choice>> choices;
-  double budget = 0;
+  double channels = 0, least = 0;
   for (const Item& item : items) {
     choices.push_back(item.choices());
-    budget += bits * item.dim * (item.last - item.first);
+    channels += item.dim * (item.last - item.first);
+    least += std::ranges::min(choices.back(), {}, &Choice::bits).bits;
   }
+  const double budget = bits * channels;
+  if (least > budget * (1 + 1e-9))
+    throw invalid("bits={}: the least that these codes can take is {:.4g} bits a channel", bits,
+                  std::ceil(1e3 * least / channels) / 1e3);
+  result.uniform_loss += uniform_loss(items, choices, budget);
   const auto chosen = allocate(choices, budget);
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     for (int h = item.first; h < item.last; ++h) {
       Candidate& candidate = item.candidate(h, static_cast<size_t>(chosen[i]));
-      const auto& codebook = candidate.code.options.codebook;
-      result.plan.push_back({item.layer, h, item.side,
-                             codebook ? shape_name(*codebook) : std::string(candidate.code.codec->name),
-                             candidate.bits / item.dim, candidate.loss});
+      result.plan.push_back(
+          {item.layer, h, item.side, name_of(candidate.code), candidate.bits / item.dim, candidate.loss});
       item.fit->heads.push_back(std::move(candidate.code));
     }
   }
-  // The best of the shapes that every item could take alike.
-  double best = 0;
-  for (size_t c = 0; c < choices[0].size(); ++c) {
-    double spent = 0, loss = 0;
-    for (const auto& list : choices) {
-      spent += list[std::min(c, list.size() - 1)].bits;
-      loss += list[std::min(c, list.size() - 1)].loss;
-    }
-    if (spent <= budget * (1 + 1e-12) && (best == 0 || loss < best)) best = loss;
-  }
-  result.uniform_loss += best;
 }
 
 // Keys and values share one budget when they were given the same, else each has its own.
@@ -204,9 +223,10 @@ RotationSet rotation_set(const SideCodes& codes) {
   set.composition = parse_objective(codes.objective).composition;
   // One matrix with a mean for each head is still one rotation a layer.
   set.per_head = std::ranges::any_of(codes.layers, [](const auto& layer) {
-    return std::ranges::any_of(layer.second, [&](const HeadCode& head) {
-      return head.transform.forward != layer.second[0].transform.forward;
-    });
+    const auto& heads = layer.second;
+    return heads.size() > 1 && std::ranges::any_of(heads, [&](const HeadCode& head) {
+             return !head.transform.mean.size() || head.transform.forward != heads[0].transform.forward;
+           });
   });
   for (const auto& [id, heads] : codes.layers) {
     LayerRotation& layer = set.layers[id];

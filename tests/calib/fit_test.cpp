@@ -45,7 +45,7 @@ Rotations fit(const std::map<int, LayerStatistics>& all, const Options& o) {
   const Method method =
       o.target_k.empty() ? parse_method("hadamard") : parse_method(side(o.target_k) + "/" + side(o.target_v));
   FitResult result =
-      oscar::fit({all, {}}, method, {.allow_undersampled = o.allow_undersampled, .threads = o.threads});
+      oscar::fit({all, {}}, method, {.allow_undersampled = o.allow_undersampled, .threads = o.threads, .progress = {}});
   return {rotation_set(result.codes.k), rotation_set(result.codes.v), result.checks, result.warnings};
 }
 std::string message(const std::function<void()>& call) {
