@@ -85,7 +85,7 @@ bool print_tables(const Arguments& a) {
   if (a.list_methods) {
     for (const auto& m : method_table()) {
       const bool same = m.k == m.v;
-      const unsigned needs = (m.k->needs & ~static_cast<unsigned>(kMetric)) | m.v->needs;
+      const unsigned needs = parse_method(m.name).needs();
       fmt::print("{:<12} {}{}\n{:<12} needs {}; stores {}\n", m.name, m.summary,
                  m.source.empty() ? "" : fmt::format(" [{}]", m.source), "", needs_text(needs), m.stores);
       fmt::print("{:<12} options{} {}\n", "", same ? ":" : " of K:", m.k->options);

@@ -183,9 +183,8 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics,
       for (const SideMethod* side : {&method.k, &method.v}) {
         const MethodInfo& info = *side->method;
         if (std::ranges::find(result.notes, info.name, &MethodNote::name) == result.notes.end()) {
-          result.notes.push_back(
-              {std::string(info.name), std::string(info.source), std::string(info.stores),
-               needs_text((info.k->needs & ~static_cast<unsigned>(kMetric)) | info.v->needs)});
+          result.notes.push_back({std::string(info.name), std::string(info.source), std::string(info.stores),
+                                  needs_text(parse_method(info.name).needs())});
         }
       }
       result.bounded.push_back(label);

@@ -41,6 +41,8 @@ static Levels uniform_levels(const std::vector<float>& values, const std::vector
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
   const int dim = layer.sums.shape().dim(side);
+  if (options.bits > kMostBits)
+    throw invalid("bits={}: awsq gives a channel 0 to {} bits", options.bits, kMostBits);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     const Klt basis = attention_klt(layer, side, h, options, Partition::Contiguous, 1, "awsq");

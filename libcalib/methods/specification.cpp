@@ -192,20 +192,58 @@ void assign(const std::vector<std::string>& parts, const std::vector<SideMethod*
   }
 }
 
-std::string canonical(const SideMethod& side, Side which) {
+// The options that a side has otherwise than its method, in table order.
+using Assignments = std::vector<std::pair<std::string, std::string>>;
+Assignments differing(const SideMethod& side, Side which) {
   const MethodOptions own = side_of(*side.method, which).options;
-  std::string result(side.method->name);
+  Assignments result;
 #define OSCAR_METHOD_OPTION(option, field, meaning) \
-  if (!(side.options.field == own.field)) result += fmt::format(":{}={}", option, text(side.options.field));
+  if (!(side.options.field == own.field)) result.emplace_back(option, text(side.options.field));
 #include "libcalib/methods/options.def"
 #undef OSCAR_METHOD_OPTION
   return result;
+}
+std::string specification(const SideMethod& side, const Assignments& options) {
+  std::string result(side.method->name);
+  for (const auto& [option, value] : options) result += fmt::format(":{}={}", option, value);
+  return result;
+}
+
+// One specification for both sides where there is one: an option that either has otherwise, and that means
+// the same to every side that takes it. Else one for each.
+std::string canonical(const SideMethod& k, const SideMethod& v) {
+  const auto of_k = differing(k, Side::K), of_v = differing(v, Side::V);
+  const auto apart = specification(k, of_k) + "/" + specification(v, of_v);
+  if (k.method != v.method) return apart;
+  const auto k_values = honoured_options(k), v_values = honoured_options(v);
+  const auto value = [](const Assignments& values, std::string_view name) -> const std::string* {
+    const auto found = std::ranges::find(values, name, &Assignments::value_type::first);
+    return found == values.end() ? nullptr : &found->second;
+  };
+  Assignments both;
+  for (const auto& info : option_table()) {
+    if (!value(of_k, info.name) && !value(of_v, info.name)) continue;
+    const std::string *one = value(k_values, info.name), *other = value(v_values, info.name);
+    if (one && other && *one != *other) return apart;
+    both.emplace_back(info.name, one ? *one : *other);
+  }
+  return specification(k, both);
+}
+
+// What a side needs of the statistics: its algorithm's, and scores where its options weight by them.
+unsigned needs_of(const SideMethod& side) {
+  const MethodOptions& o = side.options;
+  const auto takes = [&](std::string_view option) { return honours(*side.algorithm, option); };
+  const bool scores = (takes("target") && (o.target == "qqt-mass" || o.target == "qqt-out")) ||
+                      (takes("centre") && importance_of(o.centre) != Importance::None) ||
+                      (takes("importance") && o.importance != Importance::None);
+  return side.algorithm->needs | (scores ? unsigned{kScores} : 0);
 }
 
 }  // namespace
 
 unsigned Method::needs() const {
-  return (k.algorithm->needs & ~static_cast<unsigned>(kMetric)) | v.algorithm->needs;
+  return (needs_of(k) & ~static_cast<unsigned>(kMetric)) | needs_of(v);
 }
 
 Method parse_method(std::string_view specification) {
@@ -222,8 +260,7 @@ Method parse_method(std::string_view specification) {
     assign(k_parts, {&method.k});
     assign(v_parts, {&method.v});
   }
-  const std::string k = canonical(method.k, Side::K), v = canonical(method.v, Side::V);
-  method.name = k == v ? k : halves.size() == 1 ? std::string(specification) : k + "/" + v;
+  method.name = canonical(method.k, method.v);
   return method;
 }
 

@@ -78,4 +78,46 @@ inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, ui
   return layer;
 }
 
+// The same with every row sampled, importances that differ from row to row, and the energies of the residual
+// stream: what any method may ask for.
+inline LayerStatistics full_statistics(const LayerShape& shape, int64_t tokens, uint64_t seed) {
+  const Rows r = rows_of(shape, tokens, seed);
+  LayerStatistics layer = statistics_of(shape, tokens, seed);
+  for (const Sum sum : {Sum::qq_mass, Sum::mass, Sum::u, Sum::uk, Sum::ukk, Sum::w, Sum::wv, Sum::wvv,
+                        Sum::qq_out, Sum::out, Sum::x, Sum::xk, Sum::xkk})
+    std::ranges::fill(layer.sums.values(sum), 0);
+  const auto n = static_cast<size_t>(tokens), heads = static_cast<size_t>(shape.kv_heads);
+  std::vector<int32_t> queries;
+  for (int32_t t = 0; t < tokens; ++t) queries.push_back(t);
+  const auto positive = [](std::vector<float> values) {
+    for (float& x : values) x = std::exp(x);
+    return values;
+  };
+  const auto mass = positive(normal(n * static_cast<size_t>(shape.q_heads), seed + 50)),
+             out = positive(normal(n * static_cast<size_t>(shape.q_heads), seed + 51));
+  std::vector<double> importance[3];  // (Hkv, T): u, w, x
+  std::vector<float>* sampled[] = {&layer.rows.u, &layer.rows.w, &layer.rows.x};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto values = positive(normal(n * heads, seed + 60 + i));
+    importance[i].assign(values.begin(), values.end());
+    sampled[i]->resize(n * heads);
+    for (size_t t = 0; t < n; ++t) {
+      for (size_t h = 0; h < heads; ++h) (*sampled[i])[t * heads + h] = values[h * n + t];
+    }
+  }
+  layer.sums.add_scores(r.q.data(), r.k.data(), r.v.data(), tokens,
+                        {queries, mass.data(), mass.data(), mass.data(), importance[0].data(),
+                         importance[1].data(), out.data(), importance[2].data()});
+  for (int h = 0; h < shape.kv_heads; ++h) {
+    layer.sums.scalar(Sum::stream, h) = 0.01 * static_cast<double>(tokens);
+    layer.sums.scalar(Sum::stream_queries, h) = static_cast<double>(tokens);
+  }
+  layer.rows.position.clear();
+  layer.rows.sequence.assign(n, 0);
+  for (int64_t t = 0; t < tokens; ++t) layer.rows.position.push_back(t);
+  layer.rows.k = r.k;
+  layer.rows.v = r.v;
+  return layer;
+}
+
 }  // namespace oscar::test
