@@ -34,6 +34,10 @@ std::vector<float> fp8_values(DType dtype) {
   return values;
 }
 
+void round_fp16(std::vector<float>& words) {
+  for (float& word : words) word = f16_to_float(float_to_f16(word));
+}
+
 // To the nearest; of two, the smaller in magnitude.
 float nearest(const std::vector<float>& sorted, float x) {
   const auto above = std::ranges::lower_bound(sorted, x);
@@ -44,15 +48,13 @@ float nearest(const std::vector<float>& sorted, float x) {
   return high - x < x - low ? high : low;
 }
 
+// To fp16 first, as words are in a file: the largest then stays what it is, and with it the scale.
 void round_fp8(std::vector<float>& words, DType dtype) {
+  round_fp16(words);
   const auto values = fp8_values(dtype);
   const float scale = largest(words) / values.back();
   if (!(scale > 0)) return;
   for (float& word : words) word = nearest(values, word / scale) * scale;
-}
-
-void round_fp16(std::vector<float>& words) {
-  for (float& word : words) word = f16_to_float(float_to_f16(word));
 }
 
 }  // namespace
@@ -62,7 +64,11 @@ void round_words(std::vector<float>& words, Stored stored) {
   if (stored == Stored::E5M2) round_fp8(words, DType::F8_E5M2);
   if (stored != Stored::Int8) return round_fp16(words);
   const float most = largest(words);
-  if (most == 0) return;
+  constexpr float kLeast = 0x1p-100f;  // the products below would no longer be exact
+  if (most < kLeast) {
+    std::ranges::fill(words, 0.0f);
+    return;
+  }
   const float scale = short_scale(most / 127);
   for (float& word : words) word = std::round(word / scale) * scale;
   // Rounding the scale up can leave 126 as the largest: the scale is then found from the words no more, so

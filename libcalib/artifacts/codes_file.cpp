@@ -1,5 +1,6 @@
 #include "libcalib/artifacts/codes_file.h"
 
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -80,13 +81,23 @@ Json side_json(SafeTensors& file, const SideCodes& codes) {
     for (size_t h = 0; h < heads.size(); ++h) {
       const HeadCode& head = heads[h];
       const std::string path = head_path(id, codes.side, h);
-      layer.push_back(head_json(head));
+      Json& entry = layer.emplace_back(head_json(head));
       const auto& [forward, inverse, mean] = head.transform;
-      if (forward.size()) file.tensors[path + ".forward"] = matrix_tensor(forward);
-      if (inverse.size()) file.tensors[path + ".inverse"] = matrix_tensor(inverse);
-      if (mean.size()) file.tensors[path + ".mean"] = vector_tensor(mean);
-      if (head.eigenvalues.size()) file.tensors[path + ".eigenvalues"] = vector_tensor(head.eigenvalues);
-      if (head.options.codebook) add_words(file, path, *head.options.codebook);
+      const auto add = [&](const char* name, const auto& values, const auto& tensor) {
+        if (!values.size()) return;
+        file.tensors[path + '.' + name] = tensor(values);
+        entry["tensors"].push_back(name);
+      };
+      entry["tensors"] = Json::array();
+      add("forward", forward, matrix_tensor);
+      add("inverse", inverse, matrix_tensor);
+      add("mean", mean, vector_tensor);
+      add("eigenvalues", head.eigenvalues, vector_tensor);
+      if (!head.options.codebook) continue;
+      add_words(file, path, *head.options.codebook);
+      for (const char* name : {"groups", "words", "scales"}) {
+        if (file.tensors.contains(path + '.' + name)) entry["tensors"].push_back(name);
+      }
     }
   }
   return json;
@@ -166,12 +177,39 @@ struct HeadReader {
   }
 };
 
+int layer_id(const std::string& text, const std::string& where) {
+  int id = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || end != text.data() + text.size() || id < 0)
+    throw failure("{}: '{}' is not a layer id", where, text);
+  return id;
+}
+
+// One size for all of a head, and every tensor that its entry names.
+void check_head(const HeadReader& reader, const Json& entry, const HeadCode& head) {
+  for (const auto& name : entry.value("tensors", Json::array())) reader.need(name.get<std::string>().c_str());
+  if ((head.codec->name == "vector" || head.codec->name == "qjl") && !head.options.codebook)
+    reader.need("groups");
+  Eigen::Index dim = 0;
+  const auto same = [&](const char* name, Eigen::Index size) {
+    if (size && dim && size != dim)
+      throw failure("{}: {}.{}: expected head dim {}, found {}", reader.where, reader.path, name, dim, size);
+    if (size) dim = size;
+  };
+  same("forward", head.transform.forward.rows());
+  same("inverse", head.transform.inverse.rows());
+  same("mean", head.transform.mean.size());
+  same("eigenvalues", head.eigenvalues.size());
+  same("groups", head.options.codebook ? head.options.codebook->dim() : 0);
+}
+
 SideCodes read_side(const SafeTensors& file, const Json& json, Side side, const std::string& where) {
   SideCodes codes{side, json.at("objective").get<std::string>(), {}};
-  for (const auto& [id, heads] : json.at("layers").items()) {
-    auto& layer = codes.layers[std::stoi(id)];
+  for (const auto& [text, heads] : json.at("layers").items()) {
+    const int id = layer_id(text, where);
+    auto& layer = codes.layers[id];
     for (const auto& body : heads) {
-      const HeadReader reader{file, head_path(std::stoi(id), side, layer.size()), where};
+      const HeadReader reader{file, head_path(id, side, layer.size()), where};
       HeadCode head;
       head.transform = {reader.matrix("forward"), reader.matrix("inverse"), reader.vector("mean")};
       head.eigenvalues = reader.vector("eigenvalues");
@@ -180,6 +218,7 @@ SideCodes read_side(const SafeTensors& file, const Json& json, Side side, const 
       head.options.clip = body.at("clip").get<double>();
       head.options.seed = body.value("seed", uint64_t{0});
       head.options.codebook = reader.codebook(body.value("norm", false));
+      check_head(reader, body, head);
       layer.push_back(std::move(head));
     }
     if (layer.empty()) throw failure("{}: layer {}: no heads", where, id);

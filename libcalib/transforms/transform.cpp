@@ -41,7 +41,9 @@ void Transform::outputs(float* rows, int64_t n, int dim) const {
 
 Vector Transform::offset(int dim) const {
   if (!mean.size()) return Vector::Zero(dim);
-  return forward.size() ? Vector(forward.transpose() * mean) : mean;
+  // Of the float32 numbers that files hold: what is read back from one gives the same codes.
+  const Vector held = mean.cast<float>().cast<double>();
+  return forward.size() ? Vector(forward.cast<float>().cast<double>().transpose() * held) : held;
 }
 
 }  // namespace oscar

@@ -57,9 +57,6 @@ PtValue pt(T content) {
   value.value = std::move(content);
   return value;
 }
-PtValue identity_entry() {
-  return pt(make_tensor({2, 2}, std::vector<float>{1, 0, 0, 1}));
-}
 
 TEST(RotationFile, RoundTripOfEveryFormAndFormat) {
   const test::TempDir dir;
