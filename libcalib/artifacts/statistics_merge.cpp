@@ -166,7 +166,6 @@ std::function<SampledRows(int)> row_reader(const std::vector<std::filesystem::pa
       append(all.u, rows.u);
       append(all.w, rows.w);
       append(all.x, rows.x);
-      append(all.x, rows.x);
     }
     return all;
   };
