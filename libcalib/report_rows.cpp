@@ -46,7 +46,7 @@ EndToEndResult read_end_to_end(const Json& json) {
 }
 
 RowReport read_row(const Json& json) {
-  RowReport row{.name = json.at("name"), .storage = json.at("storage")};
+  RowReport row{.name = json.at("name"), .storage = json.at("storage").get<std::vector<std::string>>()};
   for (auto [side, body] : {std::pair{'k', &row.k}, {'v', &row.v}}) {
     const auto at = [&](const char* name) { return json.at(std::string(name) + side); };
     *body = {at("codec_"), at("objective_"), at("groups_"), at("clip_"), at("bits_")};

@@ -127,17 +127,18 @@ double mean_alignment(const LayerShape& shape, const Probe& probe) {
   return sum / shape.kv_heads;
 }
 
-std::string storage_of(const CacheCodes& row) {
-  std::vector<std::string_view> storages;
+void add_distinct(std::vector<std::string>& list, std::string_view name) {
+  if (std::ranges::find(list, name) == list.end()) list.emplace_back(name);
+}
+
+std::vector<std::string> storage_of(const CacheCodes& row) {
+  std::vector<std::string> storages;
   for (const auto* side : {&row.k, &row.v}) {
     for (const auto& [id, heads] : side->layers) {
-      for (const auto& head : heads) {
-        const auto storage = head.codec->storage;
-        if (std::ranges::find(storages, storage) == storages.end()) storages.push_back(storage);
-      }
+      for (const auto& head : heads) add_distinct(storages, head.codec->storage);
     }
   }
-  return fmt::format("{}", fmt::join(storages, " + "));
+  return storages;
 }
 
 void check_rows(const std::vector<CacheCodes>& rows, const std::vector<LayerShape>& shapes) {
@@ -166,9 +167,9 @@ std::vector<PositionBucket> position_buckets(int64_t first_query, int64_t tokens
 std::string path_of(const std::vector<RowReport>& rows) {
   std::vector<std::string> storages;
   for (const auto& row : rows) {
-    if (std::ranges::find(storages, row.storage) == storages.end()) storages.push_back(row.storage);
+    for (const auto& storage : row.storage) add_distinct(storages, storage);
   }
-  return fmt::format("{}, CPU {}", fmt::join(storages, "; "), cpu_level());
+  return fmt::format("{}, CPU {}", fmt::join(storages, " and "), cpu_level());
 }
 
 VerifyReport report_frame(const StatisticsReader& statistics, const VerifyOptions& options) {

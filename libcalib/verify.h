@@ -55,7 +55,7 @@ struct SideReport {
 };
 struct RowReport {
   std::string name;
-  std::string storage{};  // what is really held: "packed INT2"
+  std::vector<std::string> storage{};  // what is really held, keys before values: "packed INT2", …
   SideReport k{}, v{};
   LayerDiagnostics mean{};  // layer = -1
   std::vector<LayerDiagnostics> layers{};
