@@ -68,6 +68,21 @@ void warn_shared(FitResult& result, Side side) {
                   side_name(side), 100 * sum / count, worst->layer, 100 * worst->shared_loss));
 }
 
+// Few rows a codeword are learned by heart, and lose more than they promise on other text.
+void warn_rows(FitResult& result) {
+  constexpr double kFew = 32;
+  double least = 0;
+  for (const FitCheck& check : result.checks) {
+    if (check.rows_per_word > 0)
+      least = least > 0 ? std::min(least, check.rows_per_word) : check.rows_per_word;
+  }
+  if (least == 0 || least >= kFew) return;
+  result.warnings.push_back(fmt::format(
+      "codebooks were trained on {:.0f} rows a codeword, expected at least {:.0f}: sample more (oscar-dump "
+      "--rows 16384)",
+      least, kFew));
+}
+
 struct Job {
   const LayerStatistics* layer;
   LayerFit k, v;
@@ -200,6 +215,7 @@ FitResult fit(const FitInput& input, const Method& method, const FitRun& run) {
     }
   }
   for (const Side side : {Side::K, Side::V}) warn_shared(result, side);
+  warn_rows(result);
   return result;
 }
 

@@ -22,7 +22,8 @@ nlohmann::ordered_json check_json(const FitCheck& check) {
           {"lemma1", check.lemma1},
           {"shared_loss", check.shared_loss},
           {"volume_spread", check.volume_spread},
-          {"distortion", check.distortion}};
+          {"distortion", check.distortion},
+          {"rows_per_word", check.rows_per_word}};
 }
 
 }  // namespace

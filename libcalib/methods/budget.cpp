@@ -42,6 +42,7 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
       LayerFit scratch;
       HeadCode code = vector_code(scratch, basis, rows.train, uniform_shapes(dim, shape), options,
                                   head_seed(layer, side, h));
+      fit.check.rows_per_word = scratch.check.rows_per_word;
       double mass = 0;
       for (const float weight : rows.held_out.weights) mass += weight;
       const double error = mass > 0 ? distortion(code, rows.held_out).error / mass : 0;

@@ -60,6 +60,7 @@ struct FitCheck {
   double shared_loss = 0;    // of a shared rotation against one per head, see shared_rotation_loss()
   double volume_spread = 0;  // of vector codes: largest / smallest geometric mean variance of a group
   double distortion = 0;     // of trained codes: weighted squared error of a row over its weighted energy
+  double rows_per_word = 0;  // of trained codes: training rows over codewords, the least of all groups
 };
 
 // One of several codes that a head may take, for a budget.

@@ -50,6 +50,9 @@ HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Sha
       for (int i = 0; i < shape.size; ++i)
         energy += static_cast<double>(rows.weights[static_cast<size_t>(r)]) * from[i] * from[i];
     }
+    const double per_word = static_cast<double>(rows.count) / (1 << shape.bits);
+    double& least = fit.check.rows_per_word;
+    least = least > 0 ? std::min(least, per_word) : per_word;
     auto trained = train_codebook(group.data(), rows.weights.data(), rows.count, shape.size, 1 << shape.bits,
                                   {.iterations = options.iterations,
                                    .refine = options.refine,
