@@ -1,6 +1,8 @@
 // oscar-fit: second moments in, rotations out. Checks what it fits and refuses what it cannot trust.
 #include <fmt/format.h>
 
+#include <iostream>
+
 #include "apps/cli.h"
 #include "formats/error.h"
 #include "libcalib/artifacts/codes_file.h"
@@ -86,19 +88,22 @@ bool print_tables(const Arguments& a) {
     for (const auto& m : method_table()) {
       const bool same = m.k == m.v;
       const unsigned needs = parse_method(m.name).needs();
-      fmt::print("{:<12} {}{}\n{:<12} needs {}; stores {}\n", m.name, m.summary,
-                 m.source.empty() ? "" : fmt::format(" [{}]", m.source), "", needs_text(needs), m.stores);
-      fmt::print("{:<12} options{} {}\n", "", same ? ":" : " of K:", m.k->options);
-      if (!same) fmt::print("{:<12} options of V: {}\n", "", m.v->options);
+      std::cout << fmt::format("{:<12} {}{}\n{:<12} needs {}; stores {}\n", m.name, m.summary,
+                               m.source.empty() ? "" : fmt::format(" [{}]", m.source), "", needs_text(needs),
+                               m.stores);
+      std::cout << fmt::format("{:<12} options{} {}\n", "", same ? ":" : " of K:", m.k->options);
+      if (!same) std::cout << fmt::format("{:<12} options of V: {}\n", "", m.v->options);
     }
-    fmt::print("\nOptions of methods, NAME:option=value:\n");
-    for (const auto& option : option_table()) fmt::print("  {:<12} {}\n", option.name, option.meaning);
+    std::cout << fmt::format("\nOptions of methods, NAME:option=value:\n");
+    for (const auto& option : option_table())
+      std::cout << fmt::format("  {:<12} {}\n", option.name, option.meaning);
   }
   if (a.list_targets) {
-    for (const auto& t : target_table()) fmt::print("{:<10} {}  {}\n", t.name, side_name(t.side), t.meaning);
+    for (const auto& t : target_table())
+      std::cout << fmt::format("{:<10} {}  {}\n", t.name, side_name(t.side), t.meaning);
   }
   if (a.list_compositions) {
-    for (const auto& c : composition_table()) fmt::print("{:<8} {}\n", c.name, c.product);
+    for (const auto& c : composition_table()) std::cout << fmt::format("{:<8} {}\n", c.name, c.product);
   }
   return a.list_methods || a.list_targets || a.list_compositions;
 }
@@ -276,10 +281,10 @@ void print_summary(const Arguments& a, const Input& input, const FitResult& resu
   if (input.raw || a.inputs.empty()) return;
   const bool codes =
       std::ranges::any_of(files, [](const ManifestFile& file) { return file.name == kCodesFile; });
-  cli::note(quiet, codes ? fmt::format("next: oscar-verify {} --rotations {} --end-to-end", a.inputs[0].string(),
-                                       a.output.string())
-                         : fmt::format("next: oscar-clip {0} --rotations {1} -o {1}/clip.json", a.inputs[0].string(),
-                                       a.output.string()));
+  cli::note(quiet, codes ? fmt::format("next: oscar-verify {} --rotations {} --end-to-end",
+                                       a.inputs[0].string(), a.output.string())
+                         : fmt::format("next: oscar-clip {0} --rotations {1} -o {1}/clip.json",
+                                       a.inputs[0].string(), a.output.string()));
 }
 
 int fit_command(const Arguments& a) {

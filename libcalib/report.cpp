@@ -15,7 +15,9 @@ using Json = nlohmann::ordered_json;
 
 Json to_json(const Provenance& provenance) {
   Json json;
-  for (const auto& text : kProvenanceTexts) json[text.name] = provenance.*text.value;
+  for (const auto& text : kProvenanceTexts) {
+    if (!text.place) json[text.name] = provenance.*text.value;
+  }
   json["layers_total"] = provenance.layers_total;
   json["tokens"] = provenance.tokens;
   json["sequence_lengths"] = provenance.sequence_lengths;

@@ -236,7 +236,7 @@ void write_codes(const std::filesystem::path& path, const CacheCodes& codes, con
   file.metadata["method"] = codes.name;
   file.metadata["codes"] = json.dump();
   for (const auto& field : kProvenanceTexts) {
-    if (field.name != std::string_view("model_path") && !(provenance.*field.value).empty())
+    if (!field.place && !(provenance.*field.value).empty())
       file.metadata[field.name] = provenance.*field.value;
   }
   file.metadata["tokens"] = std::to_string(provenance.tokens);

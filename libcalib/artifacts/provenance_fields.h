@@ -8,12 +8,14 @@ namespace oscar {
 struct ProvenanceText {
   const char* name;
   std::string Provenance::*value;
-  bool same;  // must agree between the shards of one run
+  bool same;           // must agree between the shards of one run
+  bool place = false;  // where something lies on this machine: in stats.h5 alone, so that other artifacts do
+                       // not depend on it
 };
 inline constexpr ProvenanceText kProvenanceTexts[] = {
     {"tool_version", &Provenance::tool_version, false},
     {"model_name", &Provenance::model_name, false},
-    {"model_path", &Provenance::model_path, false},
+    {"model_path", &Provenance::model_path, false, true},
     {"architecture", &Provenance::architecture, true},
     {"model_digest", &Provenance::model_digest, true},
     {"tokenizer_digest", &Provenance::tokenizer_digest, true},

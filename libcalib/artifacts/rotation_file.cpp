@@ -290,7 +290,8 @@ void write_rotations_safetensors(const std::filesystem::path& path, const Rotati
   file.metadata["source_grouping"] = grouping_of(set);
   file.metadata["side"] = side_name(set.side);
   for (const auto& field : kProvenanceTexts) {
-    if (const std::string& value = provenance.*field.value; !value.empty()) file.metadata[field.name] = value;
+    if (const std::string& value = provenance.*field.value; !value.empty() && !field.place)
+      file.metadata[field.name] = value;
   }
   file.metadata["tokens"] = std::to_string(provenance.tokens);
   file.metadata["sequence_lengths"] = fmt::format("{}", fmt::join(provenance.sequence_lengths, ","));

@@ -50,7 +50,14 @@ TEST(Determinism, PathsDoNotMatter) {
   const Bench a, b;
   for (const Bench* bench : {&a, &b}) ASSERT_NO_FATAL_FAILURE(run_pipeline(*bench));
   ASSERT_EQ(a.files(), b.files());
-  for (const auto& name : a.files()) EXPECT_TRUE(read(a / name) == read(b / name)) << name;
+  for (const auto& name : a.files()) {
+    auto bytes = read(a / name);
+    // stats.h5 alone says where the model lies, for end-to-end runs.
+    for (size_t at = 0; name == "stats.h5" && (at = bytes.find(a.model(), at)) != bytes.npos;)
+      bytes.replace(at, a.model().size(), b.model());
+    EXPECT_TRUE(bytes == read(b / name)) << name;
+    EXPECT_TRUE(name == "stats.h5" || bytes.find(a.path().string()) == bytes.npos) << name << " names a folder";
+  }
 }
 
 TEST(EndToEnd, PrintsTheNumbersOfTheFourPrograms) {
