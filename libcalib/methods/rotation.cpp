@@ -21,9 +21,10 @@ static void centre(LayerFit& fit, const LayerStatistics& layer, Side side, const
 static LayerFit fit_hadamard(const LayerStatistics& layer, Side side, const MethodOptions& options) {
   const MethodOptions own;
   if (options.composition != own.composition)
-    throw invalid("composition: 'hadamard' is H alone and takes none");
+    throw invalid("composition={} (--composition): 'hadamard' is H alone and takes none",
+                  options.composition);
   if (options.granularity == Granularity::Head)
-    throw invalid("granularity: 'hadamard' is one H for every head");
+    throw invalid("granularity=head (--granularity): 'hadamard' is one H for every head");
   LayerFit fit;
   const int d = layer.sums.shape().dim(side);
   const Transform transform{.forward = hadamard(d), .inverse = {}, .mean = {}};
