@@ -25,6 +25,11 @@ static SplitRows split_rows(const TrainingRows& rows, int dim) {
 }
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
+  double least = INFINITY;
+  for (const Shape2& shape : options.shapes)
+    least = std::min(least, static_cast<double>(shape.bits) / shape.size);
+  if (options.bits < least)
+    throw invalid("a budget of {} bits a channel: the cheapest of the shapes takes {}", options.bits, least);
   const int dim = layer.sums.shape().dim(side);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {

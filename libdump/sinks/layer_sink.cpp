@@ -87,7 +87,8 @@ LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& 
   return sums;
 }
 
-void LayerSink::add_stream(LayerSums& sums, const AttentionRows& rows, const std::vector<int32_t>& queries) const {
+void LayerSink::add_stream(LayerSums& sums, const AttentionRows& rows,
+                           const std::vector<int32_t>& queries) const {
   double sum = 0, count = 0;
   for (const int32_t t : queries) {
     if (t < options_.windows.sink + options_.windows.recent) continue;
