@@ -25,12 +25,14 @@ static SplitRows split_rows(const TrainingRows& rows, int dim) {
 }
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  double least = INFINITY;
-  for (const Shape2& shape : options.shapes)
-    least = std::min(least, static_cast<double>(shape.bits) / shape.size);
-  if (options.bits < least)
-    throw invalid("a budget of {} bits a channel: the cheapest of the shapes takes {}", options.bits, least);
   const int dim = layer.sums.shape().dim(side);
+  double least = INFINITY;
+  for (const Shape2& shape : options.shapes) {
+    if (dim % shape.size == 0) least = std::min(least, static_cast<double>(shape.bits) / shape.size);
+  }
+  if (options.bits < least && std::isfinite(least)) {  // before anything is trained
+    throw invalid("bits={}: the least that these codes can take is {} bits a channel", options.bits, least);
+  }
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     auto& candidates = fit.candidates.emplace_back();

@@ -148,7 +148,7 @@ TEST(ZeroPoint, DirectionsAreConstantOnTheGroups) {
       // And what of the rows' second moment is largest besides.
       const Vector u = mean.normalized();
       const Matrix rest = Matrix::Identity(d, d) - u * u.transpose();
-      const auto top = eigen_decomposition(rest * spread * rest, "test").vectors.rightCols(groups - 1);
+      const Matrix top = eigen_decomposition(rest * spread * rest, "test").vectors.rightCols(groups - 1);
       for (Eigen::Index i = 0; i < top.cols(); ++i)
         expect_constant_groups(2 * mean + top.col(i), aligned.rotation, groups);
     }
