@@ -99,7 +99,7 @@ int verify_rows(const Options& options) {
   auto choice = options.rows;
   choice.threads = asked.threads;
   choice.quiet = options.common.quiet;
-  const auto rows = cli::choose_rows(choice, statistics, asked.attention.probes);
+  const auto rows = cli::choose_rows(choice, statistics, asked.attention);
   asked.kept = kept_rows(options);
   std::error_code ignored;
   if (options.restart && !asked.kept.empty()) std::filesystem::remove(asked.kept, ignored);

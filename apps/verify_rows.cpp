@@ -59,7 +59,9 @@ std::string digest_of(const CacheCodes& codes) {
   return sha.hex();
 }
 
-VerificationRow ready(CacheCodes codes) {
+VerificationRow ready(CacheCodes codes, const std::vector<LayerShape>& shapes) {
+  check_codes(codes.k, Side::K, shapes, codes.name);
+  check_codes(codes.v, Side::V, shapes, codes.name);
   auto shared = std::make_shared<const CacheCodes>(std::move(codes));
   return {shared->name, digest_of(*shared), [shared] { return *shared; }};
 }
@@ -142,9 +144,9 @@ std::pair<std::string, std::string> named_method(const std::string& text) {
 
 }  // namespace
 
-Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics,
-                 const std::vector<int>& probes) {
-  const auto clip = read_clip_option(choice, probes);
+Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, const VerifyOptions& asked) {
+  const auto clip = read_clip_option(choice, asked.probes);
+  const auto shapes = select_layers(statistics.header(), asked.layers);
   const ScalarRows scalar{statistics.header().layers, &find_codec(choice.measure.codec),
                           choice.measure.groups};
   Rows result;
@@ -153,18 +155,19 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics,
   };
   if (!choice.no_baselines && choice.sweep.empty()) {
     for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v))
-      result.rows.push_back(ready(std::move(row)));
+      result.rows.push_back(ready(std::move(row), shapes));
   }
   for (const auto& text : choice.rotations) {
     auto named = read_named_rotations(text);
     if (named.codes) {
-      result.rows.push_back(ready(std::move(*named.codes)));
+      result.rows.push_back(ready(std::move(*named.codes), shapes));
     } else {
       const auto& found = clip.rotations;
       const bool own = choice.clip_by_layer;
       result.rows.push_back(
           ready(scalar.row(named.name, &named.pair.k, &named.pair.v, found.model_k, found.model_v,
-                           own ? found.k : decltype(found.k){}, own ? found.v : decltype(found.v){})));
+                           own ? found.k : decltype(found.k){}, own ? found.v : decltype(found.v){}),
+                shapes));
     }
     result.bounded.push_back(result.rows.back().name);
   }

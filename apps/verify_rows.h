@@ -22,7 +22,8 @@ struct Rows {
   std::vector<MethodNote> notes;     // of the methods
 };
 
-// `probes`: what is measured on, to say where a clip search has seen it.
-Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, const std::vector<int>& probes);
+// Rows that need no fit are checked here, before the first is measured. `asked`: the layers, and the probes,
+// to say where a clip search has seen them.
+Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, const VerifyOptions& asked);
 
 }  // namespace oscar::cli
