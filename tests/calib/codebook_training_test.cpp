@@ -170,7 +170,7 @@ TEST(CodewordStorage, Int8WordsAreExactMultiplesOfOneScale) {
     float most = 0;
     for (const float word : before) most = std::max(most, std::abs(word));
     for (size_t i = 0; i < words.size(); ++i) {
-      EXPECT_EQ(static_cast<float>(kept.values[i]) * kept.scale, words[i]);
+      EXPECT_EQ(double(kept.values[i]) * double(kept.scale), double(words[i]));  // without rounding
       EXPECT_GE(kept.values[i], -127);
       EXPECT_LE(std::abs(words[i] - before[i]), (most == std::abs(before[i]) ? 1.01 : 0.505) * most / 127);
     }

@@ -69,6 +69,18 @@ TEST(Methods, PackedRowsReadAsTheRuleInDoubleSays) {
   }
 }
 
+// Levels and codebooks fit the rows that they code, those of the worst rule too (one bit and the sign of the
+// rest).
+TEST(Methods, CodesAreOfTheRowsThatTheyCode) {
+  for (const auto& name : specifications()) {
+    for_each_head(fitted(name), [&](const LayerStatistics& layer, Side side, int h, const HeadCode& head) {
+      const auto rows = coded_rows(layer, side, h, head.transform);
+      EXPECT_LT(relative_error(decoded(*head.codec, rows, 32, head.options), rows), 0.8)
+          << name << ' ' << side_name(side) << h;
+    });
+  }
+}
+
 // Bits of a channel, of whole pages of rows of 32 channels.
 TEST(Methods, MeasuredBitsAreThoseOfTheDocumentation) {
   struct Bits {
