@@ -55,6 +55,7 @@ TEST(Budget, KeysAndValuesOfTheirOwn) {
   EXPECT_LE(spent(result, Side::K).mean(), 1);
   EXPECT_LE(spent(result, Side::V).mean(), 2);
   EXPECT_GT(spent(result, Side::V).mean(), 1.5);
+  EXPECT_GT(spent(result, Side::K).mean(), 0.75) << "values took bits of the keys";
   const FitResult keys = fitted(small(":bits=1") + "/oscar");
   EXPECT_EQ(keys.plan.size(), 4u);
   EXPECT_LE(spent(keys, Side::K).mean(), 1);
@@ -72,6 +73,8 @@ TEST(Budget, MoreBitsNeverLoseMore) {
 
 TEST(Budget, HeadsOfAnInt2LayerShareTheirCode) {
   const FitResult result = fitted("budget-int2:bits=7");
+  // What would pay for one head of a layer pays for none.
+  for (const auto& item : fitted("budget-int2:bits=5.6").plan) EXPECT_EQ(item.shape, "sglang-prefill");
   int exact = 0;
   for (const Side side : {Side::K, Side::V}) {
     for (const auto& [id, heads] : side_of(result.codes, side).layers) {
