@@ -131,6 +131,8 @@ int verify_rows(const Options& options) {
     return std::ranges::find(report.rows, name, &RowReport::name) != report.rows.end();
   });
   auto failed = exceeded(report, bounded, options.bounds);
+  if (bounded.empty() && (options.bounds.max_kl || options.bounds.max_output_error))
+    failed.push_back("none of the rows that the bounds are for could be measured: see the notes");
   if (!options.baseline.empty()) {
     for (auto& line : regressions(report, options.baseline, options.baseline_tolerance))
       failed.push_back(std::move(line));
@@ -179,7 +181,8 @@ void add_options(CLI::App& app, Options& o) {
       ->group("Cache");
   cli::add_measure(app, rows.measure,
                    "N: the first N; a list such as 0,3 (or 3,) names them (default: the first two)");
-  app.add_option("--layers", o.layers, "Attention of these layers only, comma-separated (an end-to-end run has them all)")
+  app.add_option("--layers", o.layers,
+                 "Attention of these layers only, comma-separated (an end-to-end run has them all)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group("What is measured");

@@ -47,6 +47,7 @@ struct CodecInfo {
   std::string_view name;     // "sglang-prefill"
   std::string_view storage;  // what is really held, for a report: "packed INT2"
   int64_t window_multiple;   // sink and recent windows come in multiples of it (a page of the consumer)
+  bool clips;                // honours CodecOptions::clip
   std::string_view summary;  // one line for --help
   // n rows of `dim` floats; std::invalid_argument on a dim, group count or codebook that the consumer does
   // not support.

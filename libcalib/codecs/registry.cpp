@@ -5,7 +5,7 @@
 
 namespace oscar {
 
-#define OSCAR_CODEC(name, space, storage, multiple, summary)                                       \
+#define OSCAR_CODEC(name, space, storage, multiple, clips, summary)                                       \
   namespace space {                                                                                \
   std::unique_ptr<EncodedRows> encode(const float* rows, int64_t n, int dim, const CodecOptions&); \
   void reference(const double* rows, int64_t n, int dim, const CodecOptions&, double* decoded);    \
@@ -14,8 +14,8 @@ namespace oscar {
 #undef OSCAR_CODEC
 
 static constexpr std::array kCodecs = {
-#define OSCAR_CODEC(name, space, storage, multiple, summary) \
-  CodecInfo{name, storage, multiple, summary, space::encode, space::reference},
+#define OSCAR_CODEC(name, space, storage, multiple, clips, summary) \
+  CodecInfo{name, storage, multiple, clips, summary, space::encode, space::reference},
 #include "libcalib/codecs/codecs.def"
 #undef OSCAR_CODEC
 };

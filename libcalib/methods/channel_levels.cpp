@@ -26,10 +26,12 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
     Codebook codebook{.groups = {}, .norm = options.norm};
     const auto levels = [&](int first, int count) {
       std::vector<float> values, weights;
-      for (int64_t r = 0; r < rows.count; ++r) {
-        const float* from = rows.rows.data() + r * dim + first;
-        values.insert(values.end(), from, from + count);
-        weights.insert(weights.end(), static_cast<size_t>(count), rows.weights[static_cast<size_t>(r)]);
+      // Channel after channel: training looks at every so many-th value, which must not be always the same
+      // channels.
+      for (int c = first; c < first + count; ++c) {
+        for (int64_t r = 0; r < rows.count; ++r)
+          values.push_back(rows.rows[static_cast<size_t>(r * dim + c)]);
+        weights.insert(weights.end(), rows.weights.begin(), rows.weights.end());
       }
       auto trained = train_codebook(values.data(), weights.data(), static_cast<int64_t>(values.size()), 1,
                                     1 << bits, training);

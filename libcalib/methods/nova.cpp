@@ -1,30 +1,26 @@
 // NOVA-KV's keys, as vector codes and as scalar INT2: the KLT in the metric of the queries, all tokens alike.
-#include <algorithm>
-#include <cmath>
-
 #include "formats/error.h"
 #include "libcalib/methods/vector_code.h"
 
 namespace oscar {
 
+// NOVA-KV sums over the query heads that share the KV head, where targets are means.
+static Klt nova_klt(const LayerStatistics& layer, Side side, int head, Partition partition, int size,
+                    const std::string& what) {
+  const Matrix metric =
+      head_targets(layer, side, "qqt")[static_cast<size_t>(head)] * layer.sums.shape().group();
+  return klt(metric, centred_rows(layer.sums, side, head, Importance::None), partition, size, what);
+}
+
 namespace klt_vector {
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  const LayerShape& shape = layer.sums.shape();
-  const Shapes shapes = uniform_shapes(shape.dim(side), options.shape);
-  const auto targets = head_targets(layer, side, "qqt");
+  uniform_shapes(layer.sums.shape().dim(side), options.shape);  // for its refusal
   LayerFit fit;
-  for (int h = 0; h < shape.kv_heads; ++h) {
-    const std::string what = place(layer, side, h, "nova");
-    // NOVA-KV sums over the query heads that share the KV head, where targets are means.
+  for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     const Klt basis =
-        klt(targets[static_cast<size_t>(h)] * shape.group(),
-            centred_rows(layer.sums, side, h, Importance::None), options.partition, options.shape.size, what);
-    check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, what);
-    fit.check.volume_spread =
-        std::max(fit.check.volume_spread, volume_spread(basis.variances, options.shape.size));
-    auto rows = training_rows(layer, side, h, basis.transform, options.importance, options.rows);
-    fit.heads.push_back(vector_code(fit, basis, std::move(rows), shapes, options, head_seed(layer, side, h)));
+        nova_klt(layer, side, h, options.partition, options.shape.size, place(layer, side, h, "nova"));
+    add_vector_head(fit, layer, side, h, basis, options, "nova");
   }
   return fit;
 }
@@ -37,14 +33,10 @@ std::string objective(Side, const MethodOptions& options) {
 namespace klt_scalar {
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  const LayerShape& shape = layer.sums.shape();
-  const auto targets = head_targets(layer, side, "qqt");
   LayerFit fit;
-  for (int h = 0; h < shape.kv_heads; ++h) {
+  for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     const std::string what = place(layer, side, h, "nova-scalar");
-    const Klt basis =
-        klt(targets[static_cast<size_t>(h)] * shape.group(),
-            centred_rows(layer.sums, side, h, Importance::None), Partition::Contiguous, 1, what);
+    const Klt basis = nova_klt(layer, side, h, Partition::Contiguous, 1, what);
     check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, what);
     fit.heads.push_back(scalar_code(options, basis.transform, basis.eigenvalues));
   }
@@ -55,5 +47,4 @@ std::string objective(Side, const MethodOptions&) {
 }
 
 }  // namespace klt_scalar
-
 }  // namespace oscar

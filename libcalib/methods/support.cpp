@@ -79,8 +79,11 @@ void check_flatness(LayerFit& fit, const Matrix& rotation, const Matrix& target)
 }
 
 HeadCode scalar_code(const MethodOptions& options, Transform transform, Vector eigenvalues) {
+  const CodecInfo& codec = find_codec(options.codec);
+  if (options.clip > 0 && !codec.clips)
+    throw invalid("clip={}: codec {} clips nothing, use clip=0", options.clip, codec.name);
   return {.transform = std::move(transform),
-          .codec = &find_codec(options.codec),
+          .codec = &codec,
           .options = {.groups = options.groups, .clip = options.clip},
           .eigenvalues = std::move(eigenvalues)};
 }

@@ -101,4 +101,14 @@ Klt attention_klt(const LayerStatistics& layer, Side side, int head, const Metho
              place(layer, side, head, name));
 }
 
+void add_vector_head(LayerFit& fit, const LayerStatistics& layer, Side side, int head, const Klt& basis,
+                     const MethodOptions& options, std::string_view name) {
+  check_transform(fit, basis.transform, basis.eigenvalues, basis.residual, place(layer, side, head, name));
+  const int size = options.shape.size;
+  fit.check.volume_spread = std::max(fit.check.volume_spread, volume_spread(basis.variances, size));
+  fit.heads.push_back(vector_code(
+      fit, basis, training_rows(layer, side, head, basis.transform, options.importance, options.rows),
+      uniform_shapes(layer.sums.shape().dim(side), options.shape), options, head_seed(layer, side, head)));
+}
+
 }  // namespace oscar

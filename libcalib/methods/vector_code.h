@@ -25,6 +25,10 @@ Klt attention_klt(const LayerStatistics& layer, Side side, int head, const Metho
                   Partition partition, int size, std::string_view name);
 uint64_t head_seed(const LayerStatistics& layer, Side side, int head);
 
+// One head of options.shape in the basis: checked, trained on the sampled rows, added to `fit`.
+void add_vector_head(LayerFit& fit, const LayerStatistics& layer, Side side, int head, const Klt& basis,
+                     const MethodOptions& options, std::string_view name);
+
 // What the rows lose by a code: sum of weight * |r - r^|^2, and of weight * |r|^2.
 struct Distortion {
   double error = 0, energy = 0;

@@ -52,6 +52,8 @@ std::string context(const SideMethod& side, const std::string& option) {
   if (option == "seed" && takes("restarts")) add(std::string("restarts=8:") + kShort);
   if (option == "iterations") add("refine=0");
   if (option == "refine") add("iterations=1");
+  if ((option == "clip" || option == "groups") && takes("clip") && !find_codec(side.options.codec).clips)
+    add("codec=sglang-prefill");
   if (option == "groups" && takes("clip")) add("clip=0.9");  // groups come with clipping
   if (option == "groups" && side.algorithm->name.starts_with("budget_int2")) add("bits=6");
   if (option == "target" && side.options.target.empty()) return "";  // hadamard
@@ -88,6 +90,13 @@ TEST(MethodOptions, EachThatAnAlgorithmListsChangesItsResult) {
           << algorithm << ": " << method << around << ':' << option << '=' << value << " changes nothing";
     }
   }
+}
+
+TEST(MethodOptions, AClipThatTheCodecDoesNotMakeIsRefused) {
+  for (const char* method : {"kivi:clip=0.5", "oscar:codec=int4", "naive:codec=bf16:clip=0.9"}) {
+    EXPECT_THROW(made(method, Side::K, ""), std::invalid_argument) << method;
+  }
+  EXPECT_NO_THROW(made("oscar:codec=int4:clip=0", Side::K, ""));
 }
 
 TEST(MethodOptions, TheSameOptionsMakeTheSameBytes) {
