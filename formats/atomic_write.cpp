@@ -66,13 +66,17 @@ std::runtime_error write_error(const fs::path& path, std::string_view action, in
                  full ? ": free some space or write elsewhere; nothing was left behind" : "");
 }
 
-void write_all(int fd, std::span<const std::byte> bytes, const fs::path& destination) {
+void write_part(int fd, std::span<const std::byte> bytes, const fs::path& destination) {
   while (!bytes.empty()) {
     const auto n = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 30));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw write_error(destination, "write", errno);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
+}
+
+void write_all(int fd, const FileParts& parts, const fs::path& destination) {
+  for (const auto& part : parts) write_part(fd, part, destination);
 }
 
 fs::path directory_of(const fs::path& path) {
@@ -147,23 +151,26 @@ void remove_temporaries() {
   }
 }
 
-void write_file(const fs::path& destination, std::span<const std::byte> bytes) {
+void write_file(const fs::path& destination, const FileParts& parts) {
   std::error_code ignored;
   const auto status = fs::status(destination, ignored);
   if (fs::is_character_file(status) || fs::is_fifo(status)) {
     Descriptor file(::open(destination.c_str(), O_WRONLY | O_CLOEXEC));
     if (file < 0)
       throw invalid("{}: cannot open for writing: {}", destination.string(), std::strerror(errno));
-    write_all(file, bytes, destination);
+    write_all(file, parts, destination);
     if (file.close() != 0) throw write_error(destination, "close", errno);
     return;
   }
   AtomicFile atomic(destination);
   Descriptor file(::open(atomic.path().c_str(), O_WRONLY | O_CLOEXEC));
   if (file < 0) throw write_error(destination, "open", errno);
-  write_all(file, bytes, destination);
+  write_all(file, parts, destination);
   if (file.close() != 0) throw write_error(destination, "close", errno);
   atomic.commit();
+}
+void write_file(const fs::path& destination, std::span<const std::byte> bytes) {
+  write_file(destination, FileParts{bytes});
 }
 void write_file(const fs::path& destination, std::string_view text) {
   write_file(destination, std::as_bytes(std::span(text)));

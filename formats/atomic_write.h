@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace oscar {
 
@@ -34,11 +35,14 @@ void remove_temporaries();
 // Atomic, except that an existing device or pipe (/dev/stdout) is written straight through.
 void write_file(const std::filesystem::path& destination, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& destination, std::string_view text);
+// The parts one after the other, for files larger than memory: header here, tensors mapped from another file.
+using FileParts = std::vector<std::span<const std::byte>>;
+void write_file(const std::filesystem::path& destination, const FileParts& parts);
 // A text file of at most `limit` bytes; "-" is standard input.
 std::string read_text(const std::filesystem::path& path, size_t limit = size_t{4} << 30);
 
-// Holds SIGINT and SIGTERM back from this thread while several files become one result; a signal that came meanwhile
-// is delivered at the end. For milliseconds of writing, when no other thread runs.
+// Holds SIGINT and SIGTERM back from this thread while several files become one result; a signal that came
+// meanwhile is delivered at the end. For milliseconds of writing, when no other thread runs.
 class HoldInterrupts {
  public:
   HoldInterrupts();

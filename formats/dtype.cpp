@@ -13,21 +13,28 @@ namespace {
 
 // In the order of the enum.
 constexpr DTypeInfo kTable[] = {
-    {DType::F64, 8, "F64", "DoubleStorage", "float64"},
-    {DType::F32, 4, "F32", "FloatStorage", "float32"},
-    {DType::F16, 2, "F16", "HalfStorage", "float16"},
-    {DType::BF16, 2, "BF16", "BFloat16Storage", "bfloat16"},
-    {DType::F8_E4M3, 1, "F8_E4M3", "", "float8_e4m3fn"},
-    {DType::F8_E5M2, 1, "F8_E5M2", "", "float8_e5m2"},
-    {DType::I64, 8, "I64", "LongStorage", "int64"},
-    {DType::I32, 4, "I32", "IntStorage", "int32"},
-    {DType::I16, 2, "I16", "ShortStorage", "int16"},
-    {DType::I8, 1, "I8", "CharStorage", "int8"},
-    {DType::U64, 8, "U64", "", "uint64"},
-    {DType::U32, 4, "U32", "", "uint32"},
-    {DType::U16, 2, "U16", "", "uint16"},
-    {DType::U8, 1, "U8", "ByteStorage", "uint8"},
-    {DType::Bool, 1, "BOOL", "BoolStorage", "bool"},
+    {DType::F64, 64, "F64", "DoubleStorage", "float64"},
+    {DType::F32, 32, "F32", "FloatStorage", "float32"},
+    {DType::F16, 16, "F16", "HalfStorage", "float16"},
+    {DType::BF16, 16, "BF16", "BFloat16Storage", "bfloat16"},
+    {DType::F8_E4M3, 8, "F8_E4M3", "", "float8_e4m3fn"},
+    {DType::F8_E5M2, 8, "F8_E5M2", "", "float8_e5m2"},
+    {DType::I64, 64, "I64", "LongStorage", "int64"},
+    {DType::I32, 32, "I32", "IntStorage", "int32"},
+    {DType::I16, 16, "I16", "ShortStorage", "int16"},
+    {DType::I8, 8, "I8", "CharStorage", "int8"},
+    {DType::U64, 64, "U64", "", "uint64"},
+    {DType::U32, 32, "U32", "", "uint32"},
+    {DType::U16, 16, "U16", "", "uint16"},
+    {DType::U8, 8, "U8", "ByteStorage", "uint8"},
+    {DType::Bool, 8, "BOOL", "BoolStorage", "bool"},
+    {DType::F8_E4M3FNUZ, 8, "F8_E4M3FNUZ", "", "float8_e4m3fnuz"},
+    {DType::F8_E5M2FNUZ, 8, "F8_E5M2FNUZ", "", "float8_e5m2fnuz"},
+    {DType::F8_E8M0, 8, "F8_E8M0", "", "float8_e8m0fnu"},
+    {DType::F6_E2M3, 6, "F6_E2M3", "", ""},
+    {DType::F6_E3M2, 6, "F6_E3M2", "", ""},
+    {DType::F4, 4, "F4", "", ""},
+    {DType::C64, 64, "C64", "ComplexFloatStorage", "complex64"},
 };
 constexpr bool in_enum_order() {
   for (size_t i = 0; i < std::size(kTable); ++i) {
@@ -48,6 +55,28 @@ float e4m3_to_float(uint8_t bits) {
   float value = exponent == 0 ? mantissa * 0x1p-9f : std::ldexp(8.0f + mantissa, exponent - 10);
   if ((bits & 0x7f) == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
   return bits & 0x80 ? -value : value;
+}
+
+// "fnuz": one NaN where the others have minus zero, no infinities.
+template <int mantissa_bits, int bias>
+float fnuz_to_float(uint8_t bits) {
+  if (bits == 0x80) return std::numeric_limits<float>::quiet_NaN();
+  const int exponent = (bits & 0x7f) >> mantissa_bits, mantissa = bits & ((1 << mantissa_bits) - 1);
+  const auto significand = static_cast<float>(exponent ? mantissa + (1 << mantissa_bits) : mantissa);
+  const float value = std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
+  return bits & 0x80 ? -value : value;
+}
+
+// A scale, a power of two: 255 is NaN.
+float e8m0_to_float(uint8_t bits) {
+  return bits == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, bits - 127);
+}
+
+template <typename To>
+void unpack_f4(const std::byte* from, size_t count, To* to) {
+  constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  for (size_t i = 0; i < count; ++i)
+    to[i] = kValues[static_cast<uint8_t>(from[i / 2]) >> (i % 2 ? 4 : 0) & 15];
 }
 
 template <typename Stored, typename To, typename Convert>
@@ -95,6 +124,18 @@ void convert(DType dtype, const std::byte* from, size_t count, To* to) {
       return each<uint8_t>(from, count, to, same);
     case DType::Bool:
       return each<uint8_t>(from, count, to, [](uint8_t v) { return v != 0; });
+    case DType::F8_E4M3FNUZ:
+      return each<uint8_t>(from, count, to, fnuz_to_float<3, 8>);
+    case DType::F8_E5M2FNUZ:
+      return each<uint8_t>(from, count, to, fnuz_to_float<2, 16>);
+    case DType::F8_E8M0:
+      return each<uint8_t>(from, count, to, e8m0_to_float);
+    case DType::F4:
+      return unpack_f4(from, count, to);
+    case DType::F6_E2M3:
+    case DType::F6_E3M2:
+    case DType::C64:
+      throw invalid("values of dtype {} cannot be converted to float", info(dtype).name);
   }
 }
 

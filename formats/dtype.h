@@ -23,16 +23,26 @@ enum class DType : uint8_t {
   U32,
   U16,
   U8,
-  Bool
+  Bool,
+  // What only checkpoints hold. HDF5 and .npy have no type for them.
+  F8_E4M3FNUZ,
+  F8_E5M2FNUZ,
+  F8_E8M0,
+  F6_E2M3,
+  F6_E3M2,
+  F4,
+  C64
 };
 
 struct DTypeInfo {
   DType dtype;
-  size_t size;            // bytes per element
+  size_t bits;            // per element
   std::string_view name;  // safetensors spelling, used in messages: "F32", "BF16", …
   std::string_view
       torch;  // class name of its storage in a .pt pickle: "FloatStorage", …; empty where torch has none
-  std::string_view torch_name;  // of the torch dtype: "float32", …
+  std::string_view torch_name;  // of the torch dtype: "float32", …; empty where torch has none
+  // Bytes per element; 0 for elements that share a byte (F4, F6).
+  constexpr size_t size() const { return bits % 8 ? 0 : bits / 8; }
 };
 
 // One table, read in both directions.
@@ -55,7 +65,8 @@ float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float x);  // to nearest, ties to even
 
 // `count` elements of `dtype` at `from` (any alignment) as float / double. Integers and Bool convert by
-// value.
+// value; F4 is OCP E2M1, the first of two elements in the low half of a byte. F6 and C64 are carried, not
+// converted: std::invalid_argument.
 void to_float(DType dtype, const std::byte* from, size_t count, float* to);
 void to_double(DType dtype, const std::byte* from, size_t count, double* to);
 // Float to F64, F32, F16 or BF16 only; anything else is std::invalid_argument.

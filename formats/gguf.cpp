@@ -175,10 +175,10 @@ class Parser {
   ByteReader in_;
 };
 
-void check_magic(ByteReader& in) {
+uint32_t read_version(ByteReader& in) {
   if (in.text(4, "the GGUF magic") != "GGUF") throw failure("{}: is not a GGUF file", in.file());
   const auto version = in.read<uint32_t>("the version");
-  if (version == 2 || version == 3) return;
+  if (version == 2 || version == 3) return version;
   if (version == 1) throw in.fail("GGUF version 1 is not supported: convert the file to version 3");
   if ((version & 0xffff) == 0) throw in.fail("the file is big-endian GGUF: convert it to little-endian");
   throw in.fail(fmt::format("GGUF version {} is not supported: expected 2 or 3", version));
@@ -308,17 +308,20 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   result.file_ = MappedFile::open(path);
   Parser parser(*result.file_);
   auto& in = parser.in();
-  check_magic(in);
+  result.version_ = read_version(in);
   const auto tensor_count = parser.count("the number of tensors", 24);
   const auto value_count = parser.count("the number of metadata entries", 13);
   for (uint64_t i = 0; i < value_count; ++i) {
+    const auto begin = in.offset();
     auto key = parser.name("a metadata key");
     const auto type = in.read<uint32_t>(key);
     auto value = parser.value(type, key);
     if (!result.metadata_.emplace(key, std::move(value)).second)
       throw in.fail(fmt::format("metadata '{}' appears twice", key));
+    const auto bytes = result.file_->bytes().subspan(begin, in.offset() - begin);
+    result.entries_.push_back({{reinterpret_cast<const char*>(bytes.data()) + 8, key.size()}, bytes});
   }
-  const auto alignment = alignment_of(result.metadata_, in);
+  const auto alignment = result.alignment_ = alignment_of(result.metadata_, in);
   std::vector<Place> places;
   std::unordered_set<std::string> names;
   for (uint64_t i = 0; i < tensor_count; ++i) {

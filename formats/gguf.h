@@ -40,12 +40,21 @@ struct GgufTensor {
   std::span<const std::byte> bytes;  // inside the map, exact size
 };
 
+// A metadata entry as it stands in the file: key, type and value.
+struct GgufEntry {
+  std::string_view key;
+  std::span<const std::byte> bytes;
+};
+
 class GgufFile {
  public:
   static GgufFile open(const std::filesystem::path& path);
 
   const std::map<std::string, GgufValue>& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  const std::vector<GgufEntry>& entries() const { return entries_; }  // in file order, inside the map
+  uint32_t version() const { return version_; }
+  uint64_t alignment() const { return alignment_; }  // of the tensor data, bytes
   const GgufTensor* find(std::string_view name) const;
   const std::shared_ptr<const MappedFile>& file() const { return file_; }
 
@@ -61,7 +70,10 @@ class GgufFile {
  private:
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string, GgufValue> metadata_;
+  std::vector<GgufEntry> entries_;
   std::vector<GgufTensor> tensors_;
+  uint32_t version_ = 3;
+  uint64_t alignment_ = 32;
 };
 
 }  // namespace oscar

@@ -82,6 +82,8 @@ Id stored_type(const Place& place, DType dtype) {
       return copy(H5T_STD_U8LE);
     case DType::Bool:
       break;
+    default:
+      throw invalid("{}: {}: HDF5 has no type for {}", place.file, place.object, info(dtype).name);
   }
   // As h5py stores NumPy's bool.
   auto type = place.id(H5Tenum_create(H5T_STD_I8LE), H5Tclose, "define a bool type");
@@ -93,6 +95,7 @@ Id stored_type(const Place& place, DType dtype) {
 
 DType dtype_of(const Place& place, hid_t type) {
   for (const auto& row : dtype_table()) {
+    if (row.dtype > DType::Bool) break;
     if (place.check(H5Tequal(type, stored_type(place, row.dtype)), "compare types") > 0) return row.dtype;
   }
   throw failure("{}: {}: the type is not a little-endian float, integer or bool of a size known here",

@@ -97,7 +97,7 @@ static void check_stored(const Place& place, hid_t data, const Shape& shape, DTy
                                 place.check(H5Pget_external_count(creation), "cannot read the layout") > 0)) {
     throw failure("{}: {}: the data is in other files", place.file, place.object);
   }
-  const auto bytes = byte_count(shape, info(dtype).size);
+  const auto bytes = byte_count(shape, dtype);
   const uint64_t stored = std::min<uint64_t>(H5Dget_storage_size(data), file_size);
   constexpr uint64_t kMostDeflated = 1032;  // times, by deflate
   const bool packed = place.check(H5Pget_nfilters(creation), "cannot read the filters") > 0;
@@ -131,7 +131,7 @@ static Tensor read_dataset(const Place& place, hid_t data, uint64_t file_size,
                   "cannot select rows");
     }
   }
-  std::vector<std::byte> bytes(static_cast<size_t>(*byte_count(shape, info(dtype).size)));
+  std::vector<std::byte> bytes(static_cast<size_t>(*byte_count(shape, dtype)));
   if (!bytes.empty()) {
     const std::vector<hsize_t> extents(shape.begin(), shape.end());
     auto memory = place.id(extents.empty()

@@ -75,7 +75,7 @@ void Hdf5Writer::dataset(const std::string& path, const Tensor& tensor) {
   auto creation = place.id(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "make a property list");
   place.check(H5Pset_obj_track_times(creation, false), "make a property list");
   if (tensor.bytes.size() >= kChunkedFrom) {
-    const auto chunk = chunk_shape(tensor.shape, info(tensor.dtype).size);
+    const auto chunk = chunk_shape(tensor.shape, info(tensor.dtype).size());
     place.check(H5Pset_chunk(creation, static_cast<int>(chunk.size()), chunk.data()), "set chunks");
     place.check(H5Pset_fletcher32(creation), "set the checksum");
   }

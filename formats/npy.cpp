@@ -125,7 +125,7 @@ DType dtype_of_descr(const HeaderParser& header) {
   const auto name = *header.descr;
   const auto row = std::ranges::find_if(kDescr, [&](const Descr& d) {
     return d.name == name ||
-           (info(d.dtype).size == 1 && d.name.substr(1) == name.substr(std::min<size_t>(1, name.size())));
+           (info(d.dtype).size() == 1 && d.name.substr(1) == name.substr(std::min<size_t>(1, name.size())));
   });
   if (row != std::end(kDescr)) return row->dtype;
   if (name.starts_with('>'))
@@ -153,7 +153,7 @@ Tensor read_npy(const std::filesystem::path& path) {
   if (*header.fortran && header.shape->size() > 1) {
     throw header.fail("the array is in Fortran order: save numpy.ascontiguousarray of it");
   }
-  const auto size = byte_count(*header.shape, info(dtype).size);
+  const auto size = byte_count(*header.shape, dtype);
   if (!size || static_cast<uint64_t>(*size) != reader.remaining()) {
     throw failure("{}: {} {} needs {} bytes, {} follow the header: the file is truncated or corrupt",
                   path.string(), info(dtype).name, to_string(*header.shape),

@@ -228,7 +228,7 @@ class Machine {
       type = name.starts_with("torch ") ? find_torch_dtype(std::string_view(name).substr(6)) : nullptr;
     }
     if (!type) throw fail("a tensor has no dtype known here");
-    const auto bytes = byte_count({storage.count}, storage.type ? storage.type->size : 1);
+    const auto bytes = byte_count({storage.count}, storage.type ? storage.type->size() : 1);
     if (!bytes) throw fail(fmt::format("a storage of {} elements", storage.count));
     const auto where =
         fmt::format("{}: offset {}: storage '{}'", in_.file(), in_.offset(), printable(storage.key));

@@ -39,7 +39,7 @@ std::vector<std::byte> gathered(std::span<const std::byte> storage, size_t eleme
 
 Tensor rebuild_tensor(const ZipContent& storage, DType dtype, int64_t offset, Shape shape,
                       const Shape& strides, const std::string& where, Budget& budget) {
-  const auto element = info(dtype).size;
+  const auto element = info(dtype).size();
   const auto described = fmt::format("{} {} of strides {} at element {}", info(dtype).name, to_string(shape),
                                      to_string(strides), offset);
   if (shape.size() != strides.size() || shape.size() > 64 || offset < 0 ||

@@ -148,6 +148,8 @@ class Writer {
     check_size(tensor);
     const auto& type = info(tensor.dtype);
     const bool named = !type.torch.empty();
+    if (!named && type.torch_name.empty())
+      throw invalid("a .pt file cannot hold {}: torch has no such dtype", type.name);
     global(named ? "torch._utils _rebuild_tensor_v2" : "torch._utils _rebuild_tensor_v3");
     out_ += "((";
     put(std::string("storage"), 0);

@@ -72,7 +72,7 @@ Entry parse_entry(const std::string& name, const json& value, const std::string&
     if (!std::in_range<int64_t>(n)) throw failure("{}: extent {} is above 2^63 - 1", where, n);
     entry.shape.push_back(static_cast<int64_t>(n));
   }
-  const auto size = byte_count(entry.shape, row->size);
+  const auto size = byte_count(entry.shape, row->dtype);
   if (!size || entry.end < entry.begin || entry.end - entry.begin != static_cast<uint64_t>(*size)) {
     throw failure("{}: {} {} does not have the {} bytes of its offsets {} to {}", where, dtype,
                   to_string(entry.shape), entry.end - entry.begin, entry.begin, entry.end);
@@ -142,7 +142,7 @@ void write_safetensors(const std::filesystem::path& path, const SafeTensors& con
   std::vector<const std::pair<const std::string, Tensor>*> order;
   for (const auto& entry : content.tensors) order.push_back(&entry);
   std::ranges::stable_sort(order, std::greater(),
-                           [](const auto* entry) { return info(entry->second.dtype).size; });
+                           [](const auto* entry) { return info(entry->second.dtype).bits; });
   uint64_t at = 0;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
@@ -164,14 +164,9 @@ void write_safetensors(const std::filesystem::path& path, const SafeTensors& con
     throw invalid("{}: the header has {} bytes, at most {} are allowed", path.string(), text.size(),
                   kMaxHeader);
   const uint64_t length = text.size();
-  std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
-  bytes.reserve(sizeof(length) + text.size() + at);
-  bytes += text;
-  for (const auto* entry : order) {
-    const auto& part = entry->second.bytes;
-    bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
-  }
-  write_file(path, bytes);
+  FileParts parts{std::as_bytes(std::span(&length, 1)), std::as_bytes(std::span(text))};
+  for (const auto* entry : order) parts.push_back(entry->second.bytes);
+  write_file(path, parts);
 }
 
 }  // namespace oscar

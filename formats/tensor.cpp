@@ -21,6 +21,12 @@ std::optional<int64_t> byte_count(const Shape& shape, size_t size) {
   return total;
 }
 
+std::optional<int64_t> byte_count(const Shape& shape, DType dtype) {
+  if (const size_t size = info(dtype).size()) return byte_count(shape, size);
+  const auto bits = byte_count(shape, info(dtype).bits);
+  return bits && *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
+}
+
 int64_t element_count(const Shape& shape) {
   const auto count = byte_count(shape, 1);
   if (!count) throw invalid("shape {} is negative or has more than 2^63 - 1 elements", to_string(shape));
@@ -79,7 +85,7 @@ std::vector<int64_t> Tensor::integers() const {
 }
 
 void check_size(const Tensor& tensor) {
-  const auto expected = byte_count(tensor.shape, info(tensor.dtype).size);
+  const auto expected = byte_count(tensor.shape, tensor.dtype);
   if (!expected || static_cast<uint64_t>(*expected) != tensor.bytes.size()) {
     throw invalid("a tensor of {} {} was given {} bytes", info(tensor.dtype).name, to_string(tensor.shape),
                   tensor.bytes.size());

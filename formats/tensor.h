@@ -16,12 +16,14 @@ int64_t element_count(const Shape& shape);  // std::invalid_argument if negative
 // Bytes of `shape` at `size` bytes per element, for shapes that a file claims: nullopt if negative or above
 // 2^63 - 1.
 std::optional<int64_t> byte_count(const Shape& shape, size_t size);
+// The same for a dtype; also nullopt where elements that share a byte do not fill their last one.
+std::optional<int64_t> byte_count(const Shape& shape, DType dtype);
 std::string to_string(const Shape& shape);  // "[30, 3, 64, 64]"
 
 struct Tensor {
   DType dtype = DType::F32;
   Shape shape;
-  std::span<const std::byte> bytes;   // element_count(shape) * info(dtype).size, no alignment promised
+  std::span<const std::byte> bytes;   // byte_count(shape, dtype), no alignment promised
   std::shared_ptr<const void> owner;  // keeps `bytes` alive; copies of a Tensor share it
 
   int64_t count() const { return element_count(shape); }

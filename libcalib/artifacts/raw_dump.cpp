@@ -107,7 +107,7 @@ Chunk read_chunk(const fs::path& directory, int64_t chunk) {
 const float* rows(const Tensor& tensor, int64_t first, int64_t count, std::vector<float>& buffer) {
   const auto width = static_cast<size_t>(tensor.shape[1] * tensor.shape[2]);
   buffer.resize(static_cast<size_t>(count) * width);
-  const size_t offset = static_cast<size_t>(first) * width * info(tensor.dtype).size;
+  const size_t offset = static_cast<size_t>(first) * width * info(tensor.dtype).size();
   to_float(tensor.dtype, tensor.bytes.data() + offset, buffer.size(), buffer.data());
   return buffer.data();
 }
@@ -233,7 +233,7 @@ void RawDumpWriter::chunk(int layer, int64_t chunk, const LayerShape& shape, con
     make_directory(folder);
     const Shape dims{tokens, heads, dim};
     const auto count = static_cast<size_t>(element_count(dims));
-    std::vector<std::byte> bytes(count * info(dtype_).size);
+    std::vector<std::byte> bytes(count * info(dtype_).size());
     from_float(dtype_, values, count, bytes.data());
     const std::string stem = std::to_string(chunk);
     write_pt(folder / (stem + ".pt"), PtValue{make_tensor(dtype_, dims, std::move(bytes))}, stem);

@@ -41,7 +41,7 @@ Shape sum_shape(SumKind kind, const LayerShape& s) {
 }
 
 Tensor stored(DType dtype, Shape shape, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * info(dtype).size);
+  std::vector<std::byte> bytes(values.size() * info(dtype).size());
   from_float(dtype, values.data(), values.size(), bytes.data());
   return make_tensor(dtype, std::move(shape), std::move(bytes));
 }

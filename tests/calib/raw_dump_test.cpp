@@ -29,7 +29,7 @@ test::Rows write_dump(const fs::path& dir, int layer, DType dtype, const std::ve
 }
 LayerSums expected(const test::Rows& r, DType dtype) {
   const auto rounded = [&](std::vector<float> x) {
-    std::vector<std::byte> bytes(x.size() * info(dtype).size);
+    std::vector<std::byte> bytes(x.size() * info(dtype).size());
     from_float(dtype, x.data(), x.size(), bytes.data());
     to_float(dtype, bytes.data(), x.size(), x.data());
     return x;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "formats/tensor.h"
 #include "tests/formats/malformed.h"
 
 namespace oscar {
@@ -18,10 +19,10 @@ TEST(DType, TableIsReadInBothDirections) {
   for (const auto& row : dtype_table()) {
     EXPECT_EQ(&info(row.dtype), &row);
     EXPECT_EQ(find_dtype(row.name), &row);
-    EXPECT_EQ(find_torch_dtype(row.torch_name), &row);
+    EXPECT_EQ(find_torch_dtype(row.torch_name), row.torch_name.empty() ? nullptr : &row);
     EXPECT_EQ(find_torch_storage(row.torch), row.torch.empty() ? nullptr : &row);
   }
-  EXPECT_EQ(find_dtype("F4"), nullptr);
+  EXPECT_EQ(find_dtype("F2"), nullptr);
   EXPECT_EQ(find_torch_storage(""), nullptr);
 }
 
@@ -51,6 +52,23 @@ TEST(DType, F16RoundsToNearestEven) {
 }
 TEST(DType, Bf16RoundsToNearestEven) {
   check_rounding(bf16_to_float, float_to_bf16, 0x7f80);
+}
+
+// Values of the OCP and the fnuz tables.
+TEST(DType, SmallFloatsOfCheckpoints) {
+  EXPECT_EQ(one(DType::F8_E4M3FNUZ, 0x7f), 240.0f);
+  EXPECT_EQ(one(DType::F8_E4M3FNUZ, 0x01), 0x1p-10f);
+  EXPECT_EQ(one(DType::F8_E4M3FNUZ, 0x88), -0x1p-7f);
+  EXPECT_EQ(one(DType::F8_E5M2FNUZ, 0x7f), 57344.0f);
+  EXPECT_EQ(one(DType::F8_E5M2FNUZ, 0x01), 0x1p-17f);
+  EXPECT_TRUE(std::isnan(one(DType::F8_E4M3FNUZ, 0x80)) && std::isnan(one(DType::F8_E5M2FNUZ, 0x80)));
+  EXPECT_EQ(one(DType::F8_E8M0, 0), 0x1p-127f);
+  EXPECT_EQ(one(DType::F8_E8M0, 254), 0x1p127f);
+  EXPECT_TRUE(std::isnan(one(DType::F8_E8M0, 255)));
+  const auto fours = make_tensor(DType::F4, {4}, {std::byte{0x71}, std::byte{0x9f}});
+  EXPECT_EQ(fours.floats(), (std::vector<float>{0.5f, 6, -6, -0.5f}));
+  EXPECT_COMPLAINT(make_tensor(DType::F4, {3}, std::vector<std::byte>(2)), "F4 [3]");
+  EXPECT_COMPLAINT(make_tensor(DType::C64, {1}, std::vector<std::byte>(8)).floats(), "C64");
 }
 
 TEST(DType, F16Edges) {

@@ -49,7 +49,7 @@ TEST(Hdf5, RoundTripOfEveryDtype) {
   Hdf5Writer writer(folder / "a.h5");
   const std::vector<Shape> shapes{{}, {0, 3}, {7}, {3, 2000}, {2, 5, 700, 3}};
   const auto pattern = [](const DTypeInfo& row, const Shape& shape) {
-    std::vector<std::byte> bytes(static_cast<size_t>(element_count(shape)) * row.size);
+    std::vector<std::byte> bytes(static_cast<size_t>(element_count(shape)) * row.size());
     for (size_t i = 0; i < bytes.size(); ++i)
       bytes[i] = static_cast<std::byte>(row.dtype == DType::Bool ? i % 2 : i * 37 % 251);
     return make_tensor(row.dtype, shape, bytes);
@@ -58,12 +58,19 @@ TEST(Hdf5, RoundTripOfEveryDtype) {
     return fmt::format("/{}/{}", row.name, fmt::join(shape, "x"));
   };
   for (const auto& row : dtype_table()) {
+    if (row.dtype > DType::Bool) {
+      EXPECT_COMPLAINT(
+          writer.dataset("/no", make_tensor(row.dtype, {4}, std::vector<std::byte>(row.bits / 2))),
+          "HDF5 has no type");
+      continue;
+    }
     for (size_t i = 0; i < shapes.size(); ++i)
       writer.dataset(name(row, shapes[i]) + "_", pattern(row, shapes[i]));
   }
   writer.close();
   const Hdf5Reader reader(folder / "a.h5");
   for (const auto& row : dtype_table()) {
+    if (row.dtype > DType::Bool) break;
     for (const auto& shape : shapes) {
       const auto path = name(row, shape) + "_";
       const auto tensor = reader.dataset(path);

@@ -26,9 +26,10 @@ TEST(Npy, RoundTripOfEveryDtype) {
   test::TempDir folder;
   for (const auto& row : dtype_table()) {
     for (const Shape& shape : {Shape{}, Shape{4}, Shape{2, 3}, Shape{0, 5}}) {
-      std::vector<std::byte> bytes(static_cast<size_t>(element_count(shape)) * row.size, std::byte{1});
+      std::vector<std::byte> bytes(static_cast<size_t>(element_count(shape)) * row.size(), std::byte{1});
+      if (!row.size()) continue;
       const auto tensor = make_tensor(row.dtype, shape, bytes);
-      if (row.dtype == DType::BF16 || row.name.starts_with("F8")) {
+      if (row.dtype == DType::BF16 || row.dtype > DType::Bool || row.name.starts_with("F8")) {
         EXPECT_COMPLAINT(write_npy(folder / "a.npy", tensor), std::string(row.name));
         continue;
       }

@@ -54,8 +54,13 @@ TEST(Pt, RoundTripOfARotationFile) {
 TEST(Pt, EveryDtypeAndShape) {
   PtDict root;
   for (const auto& row : dtype_table()) {
+    if (row.torch_name.empty()) {
+      EXPECT_COMPLAINT(written({make_tensor(row.dtype, {4}, std::vector<std::byte>(row.bits / 2))}),
+                       "torch has no such dtype");
+      continue;
+    }
     for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{2, 3, 1, 4}}) {
-      std::vector<std::byte> bytes(static_cast<size_t>(element_count(shape)) * row.size);
+      std::vector<std::byte> bytes(static_cast<size_t>(element_count(shape)) * row.size());
       for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2);
       root.set(std::string(row.name) + to_string(shape), PtValue{make_tensor(row.dtype, shape, bytes)});
     }
