@@ -19,12 +19,7 @@ const GgufTensor& GgufWeights::find(const std::string& name, const std::vector<i
   if (tensor->shape != shape)
     throw failure("{}: tensor {}: expected shape {}, found {}", file, name, to_string(shape),
                   to_string(tensor->shape));
-  if (!can_dequantise(*tensor->type)) {
-    throw invalid(
-        "{}: tensor {} has block type {}, which is not supported; known: {}. Convert the model to one of "
-        "these.",
-        file, name, tensor->type->name, known_types());
-  }
+  if (!can_dequantise(*tensor->type)) throw invalid("{}: tensor {}: {}", file, name, refusal(*tensor->type));
   return *tensor;
 }
 

@@ -168,8 +168,8 @@ TEST(DumpRefusals, QuantisationThatIsNotDecoded) {
   const Bench bench;
   auto draft = toy_model({.hidden = 256, .intermediate = 256});
   auto& tensor = draft.tensor("blk.0.ffn_up.weight");
-  tensor.type = 10;  // Q2_K: 84 bytes a block of 256
-  tensor.bytes.assign(256 * 84, '\1');
+  tensor.type = 16;  // IQ2_XXS: 66 bytes a block of 256
+  tensor.bytes.assign(256 * 66, '\1');
   write_gguf(bench.model(), draft);
   expect_refusal(bench, bench.dump_command(bench.stats()), {"", {}, 2, "blk.0.ffn_up.weight"});
 }
