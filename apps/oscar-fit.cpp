@@ -3,12 +3,12 @@
 
 #include <iostream>
 
-#include "apps/cli.h"
+#include "apps/artifact_commands.h"
+#include "apps/fit_input.h"
 #include "formats/error.h"
 #include "libcalib/artifacts/codes_file.h"
-#include "libcalib/artifacts/raw_dump.h"
+#include "libcalib/artifacts/convert.h"
 #include "libcalib/artifacts/rotation_directory.h"
-#include "libcalib/artifacts/statistics_file.h"
 #include "libcalib/composition.h"
 #include "libcalib/targets.h"
 
@@ -20,18 +20,24 @@ struct Arguments {
   cli::Common common;
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
-  std::string method, target_k, target_v, composition, granularity, engine;
+  std::string method, target_k, target_v, composition, granularity, engine, id_space;
+  cli::ArtifactArguments artifacts;
   std::optional<double> bits;
   std::vector<std::string> formats = {"pt", "safetensors"};
   int head_dim = 0, layers = 0;
   bool allow_undersampled = false, json = false, list_methods = false, list_targets = false,
-       list_compositions = false;
+       list_compositions = false, list_conversions = false;
 };
 
 void add_options(CLI::App& app, Arguments& a) {
-  app.add_option("input", a.inputs,
-                 "Statistics files of oscar-dump, shards of one run, or one directory of raw q, k, v")
-      ->type_name("STATS.h5|RAW_DUMP")
+  app.add_option(
+         "input", a.inputs,
+         "Statistics files of oscar-dump (shards of one run), one directory of raw q, k, v, or the engine's "
+         "oscar_moments_rank*.pt or oscar_rows_rank*.pt; with --convert and --absorb-v, artifacts")
+      ->type_name("STATS.h5|RAW_DUMP|FILE.pt")
+      ->group("Input");
+  app.add_option("--id-space", a.id_space, "What the layer numbers of a raw dump are, where it does not say")
+      ->check(CLI::IsMember({"global", "local"}))
       ->group("Input");
   app.add_option("--layers", a.layers, "Layers of a model without statistics (--method hadamard)")
       ->check(CLI::Range(1, 4096))
@@ -68,7 +74,8 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_flag("--allow-undersampled", a.allow_undersampled, "Fit from fewer than 4 D tokens per head")
       ->group("Fit");
 
-  app.add_option("-o,--output", a.output, "Directory of the rotation files and manifest.json")
+  app.add_option("-o,--output", a.output,
+                 "Directory of the rotation files and manifest.json; what --convert and --absorb-v write")
       ->group("Output");
   app.add_option("--format", a.formats, "pt, safetensors or both, separated by a comma")
       ->delimiter(',')
@@ -81,6 +88,17 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_flag("--list-targets", a.list_targets, "Print the targets and stop")->group("Tables");
   app.add_flag("--list-compositions", a.list_compositions, "Print the compositions and stop")
       ->group("Tables");
+  app.add_flag("--list-conversions", a.list_conversions, "Print what --convert writes and stop")
+      ->group("Tables");
+  cli::add_artifact_options(app, a.artifacts);
+  // Nothing is fitted there: options of a fit are refused, not passed over.
+  for (CLI::Option* option : app.get_options()) {
+    const bool fits =
+        option->get_group() == "Fit" || option->get_group() == "Input" || option->check_lname("format");
+    for (const char* name : {"--convert", "--absorb-v"}) {
+      if (fits && !option->get_positional()) app.get_option(name)->excludes(option);
+    }
+  }
 }
 
 bool print_tables(const Arguments& a) {
@@ -105,80 +123,37 @@ bool print_tables(const Arguments& a) {
   if (a.list_compositions) {
     for (const auto& c : composition_table()) std::cout << fmt::format("{:<8} {}\n", c.name, c.product);
   }
-  return a.list_methods || a.list_targets || a.list_compositions;
-}
-
-struct Input {
-  Provenance provenance;
-  FitInput fit;
-  std::vector<std::string> notes{};
-  bool raw = false;
-};
-
-Input read_raw(const Arguments& a, int threads) {
-  const RawDump dump = open_raw_dump(a.inputs[0]);
-  Input input;
-  input.raw = true;
-  cli::Progress progress("reading", "layers", a.common.quiet);
-  input.fit.layers = read_raw_layers(dump, threads, [&](int64_t done, int64_t total) {
-    progress.update(done, total, fmt::format("{}/{}", done, total));
-  });
-  Provenance& p = input.provenance;
-  p.tool_version = OSCAR_VERSION;
-  p.layers_total = static_cast<int>(dump.layers.size());
-  p.tokens = input.fit.layers.begin()->second.sums.tokens;
-  p.sequence_lengths = dump.sequence_lengths;
-  return input;
-}
-
-Input read_statistics(const Arguments& a) {
-  MergedStatistics merged = read_merged(a.inputs);
-  return {std::move(merged.header.provenance),
-          {std::move(merged.layers), row_reader(a.inputs)},
-          std::move(merged.notes)};
+  if (a.list_conversions) {
+    for (const auto& t : conversion_targets()) std::cout << fmt::format("{:<12} {}\n", t.name, t.summary);
+  }
+  return a.list_methods || a.list_targets || a.list_compositions || a.list_conversions;
 }
 
 bool is_hadamard(const Arguments& a) {
   return a.method == "hadamard" || a.method.starts_with("hadamard:");
 }
 
-// Shapes alone: all that H needs.
-Input no_statistics(const Arguments& a) {
-  Input input;
-  input.provenance.tool_version = OSCAR_VERSION;
-  input.provenance.layers_total = a.layers;
-  for (int id = 0; id < a.layers; ++id) {
-    LayerShape shape;
-    shape.layer = id;
-    shape.q_heads = shape.kv_heads = 1;
-    shape.dim_k = shape.dim_v = a.head_dim;
-    input.fit.layers[id].sums = LayerSums(shape);
-  }
-  return input;
-}
-
-Input read_input(const Arguments& a, int threads) {
-  if (a.inputs.empty()) {
-    if (is_hadamard(a) && a.layers > 0 && a.head_dim > 0) return no_statistics(a);
+cli::FitSource source_of(const Arguments& a, int threads) {
+  if (a.inputs.empty() && !(is_hadamard(a) && a.layers > 0 && a.head_dim > 0)) {
     throw invalid(
-        "no input: give a statistics file of oscar-dump, a raw dump, or --method hadamard --layers N "
+        "no input: give a statistics file of oscar-dump, a raw dump, moments or rows, or --method hadamard "
+        "--layers N "
         "--head-dim D");
   }
-  if (a.layers > 0 || a.head_dim > 0)
+  if (!a.inputs.empty() && (a.layers > 0 || a.head_dim > 0))
     throw invalid("--layers and --head-dim are for --method hadamard without statistics");
-  if (!std::filesystem::is_directory(a.inputs[0])) return read_statistics(a);
-  if (a.inputs.size() > 1)
-    throw invalid("{}: a raw dump is read alone, not with other inputs", a.inputs[0].string());
-  return read_raw(a, threads);
+  cli::FitSource source{a.inputs, {}, a.layers, a.head_dim, threads, a.common.quiet};
+  if (!a.id_space.empty()) source.id_space = a.id_space == "global" ? IdSpace::Global : IdSpace::Local;
+  return source;
 }
 
 // The specification, with what the older options of the command line put in its place.
-Method chosen_method(const Arguments& a, bool raw) {
+Method chosen_method(const Arguments& a, bool scores) {
   if (a.bits && !a.method.empty())
     throw invalid(
         "--bits chooses the codes itself: leave --method out, or give the method its own bits, {}:bits={}",
         a.method, *a.bits);
-  std::string k = !a.method.empty() ? a.method : raw ? "oscar-proxy" : "oscar";
+  std::string k = !a.method.empty() ? a.method : scores ? "oscar" : "oscar-proxy";
   if (a.bits) k = fmt::format("{}:bits={}", a.engine == "int2" ? "budget-int2" : "budget", *a.bits);
   std::string v = k;
   if (const auto slash = k.find('/'); slash != std::string::npos) {
@@ -265,7 +240,7 @@ void print_plan(bool quiet, const FitResult& result) {
                                    : ""));
 }
 
-void print_summary(const Arguments& a, const Input& input, const FitResult& result,
+void print_summary(const Arguments& a, const cli::LoadedInput& input, const FitResult& result,
                    const std::vector<ManifestFile>& files) {
   const bool quiet = a.common.quiet;
   for (const auto& text : input.notes) cli::note(quiet, "note: " + text);
@@ -278,7 +253,7 @@ void print_summary(const Arguments& a, const Input& input, const FitResult& resu
     cli::note(quiet,
               fmt::format("wrote {}  sha256 {}", (a.output / file.name).string(), file.sha256.substr(0, 16)));
   }
-  if (input.raw || a.inputs.empty()) return;
+  if (!input.scores) return;
   const bool codes =
       std::ranges::any_of(files, [](const ManifestFile& file) { return file.name == kCodesFile; });
   cli::note(quiet, codes ? fmt::format("next: oscar-verify {} --rotations {} --end-to-end",
@@ -289,13 +264,15 @@ void print_summary(const Arguments& a, const Input& input, const FitResult& resu
 
 int fit_command(const Arguments& a) {
   if (print_tables(a)) return 0;
+  if (cli::wanted(a.artifacts))
+    return cli::run_artifact_command(a.artifacts, a.inputs, a.output, a.json, a.common);
   if (a.output.empty()) throw invalid("-o is required: the directory of the rotation files");
   if (a.formats.empty()) throw invalid("--format: expected pt, safetensors or both");
   const int threads = cli::threads_or_cores(a.common.threads);
-  chosen_method(a, false);  // names first: a typing error must not cost the reading of a dump
+  chosen_method(a, true);  // names first: a typing error must not cost the reading of a dump
 
-  const Input input = read_input(a, threads);
-  FitRecord record{input.provenance, chosen_method(a, input.raw), a.allow_undersampled, {}};
+  const cli::LoadedInput input = cli::read_fit_input(source_of(a, threads));
+  FitRecord record{input.provenance, chosen_method(a, input.scores), a.allow_undersampled, {}};
   {
     cli::Progress progress("fit", "layers", a.common.quiet || !(record.method.needs() & kRows));
     record.result =
@@ -323,6 +300,8 @@ int main(int argc, char** argv) {
                   "  oscar-fit stats.0.h5 stats.1.h5 --granularity head --target-v sst-proxy -o rotations/\n"
                   "  oscar-fit stats.h5 --method awvq:shape=4x10/awvq:shape=4x6 -o codes/\n"
                   "  oscar-fit stats.h5 --bits 1.5 --engine codebook -o codes/\n"
+                  "  oscar-fit --convert rotations/ --base model.gguf -o model-rotated.gguf\n"
+                  "  oscar-fit rotations/ --absorb-v Qwen3-8B/ -o Qwen3-8B-rotated/\n"
                   "  oscar-fit --method hadamard --layers 36 --head-dim 128 --format pt -o rotations/\n");
   return cli::run(app, argc, argv, [&] { return fit_command(arguments); });
 }

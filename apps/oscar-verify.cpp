@@ -5,6 +5,7 @@
 #include "apps/verify_rows.h"
 #include "formats/atomic_write.h"
 #include "formats/sha256.h"
+#include "libcalib/artifacts/convert.h"
 #include "libcalib/bounds.h"
 #include "libcalib/compare.h"
 
@@ -47,11 +48,30 @@ void write_output(const Options& options, const std::string& path, const std::st
   }
 }
 
+// Side by side: what only one of two pairs holds is a difference.
 int compare_files(const Options& options) {
-  const auto result = compare(read_rotations(options.compare[0]), read_rotations(options.compare[1]));
-  (options.json == "-" ? std::cerr : std::cout) << to_text(result);
-  write_output(options, options.json, to_json(result, options.tolerance).dump(2) + '\n');
-  if (result.equal(options.tolerance)) return 0;
+  const auto a = rotations_in(options.compare[0]), b = rotations_in(options.compare[1]);
+  if (a.size() != b.size())
+    throw invalid("{} holds {}, {} holds {}: compare one side with one side", options.compare[0],
+                  a.size() == 1 ? "one side" : "K and V", options.compare[1],
+                  b.size() == 1 ? "one side" : "K and V");
+  auto& text = options.json == "-" ? std::cerr : std::cout;
+  bool equal = true;
+  nlohmann::ordered_json both = {{"schema", "oscar-compare/1"}, {"tool_version", OSCAR_VERSION}};
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto result = compare(a[i], b[i]);
+    if (a.size() > 1) text << (i ? "\nV\n" : "K\n");
+    text << to_text(result);
+    equal &= result.equal(options.tolerance);
+    auto json = to_json(result, options.tolerance);
+    if (a.size() == 1)
+      both = json;
+    else
+      both[side_name(a[i].side)] = json;
+  }
+  if (a.size() > 1) both["equal"] = equal;
+  write_output(options, options.json, both.dump(2) + '\n');
+  if (equal) return 0;
   throw wanting("{} and {} differ by more than {}", options.compare[0], options.compare[1],
                 options.tolerance);
 }

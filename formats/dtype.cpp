@@ -199,6 +199,17 @@ void to_double(DType dtype, const std::byte* from, size_t count, double* to) {
   convert(dtype, from, count, to);
 }
 
+uint8_t float_to_e4m3(float x) {
+  const auto sign = static_cast<uint8_t>(std::signbit(x) ? 0x80 : 0);
+  if (std::isnan(x)) return sign | 0x7f;
+  const float magnitude = std::min(std::fabs(x), 448.0f);
+  if (magnitude < 0x1p-6f)  // subnormal: multiples of 2^-9; 8 of them are the smallest normal number
+    return sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1p9f));
+  auto bits = std::bit_cast<uint32_t>(magnitude);
+  bits += 0x7ffff + (bits >> 20 & 1);
+  return sign | static_cast<uint8_t>((bits >> 20) - (120 << 3));
+}
+
 void from_float(DType dtype, const float* from, size_t count, std::byte* to) {
   switch (dtype) {
     case DType::F64:
@@ -209,8 +220,11 @@ void from_float(DType dtype, const float* from, size_t count, std::byte* to) {
       return store<uint16_t>(from, count, to, float_to_f16);
     case DType::BF16:
       return store<uint16_t>(from, count, to, float_to_bf16);
+    case DType::F8_E4M3:
+      return store<uint8_t>(from, count, to, float_to_e4m3);
     default:
-      throw invalid("float values can be stored as F64, F32, F16 or BF16, not as {}", info(dtype).name);
+      throw invalid("float values can be stored as F64, F32, F16, BF16 or F8_E4M3, not as {}",
+                    info(dtype).name);
   }
 }
 

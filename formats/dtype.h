@@ -61,6 +61,9 @@ inline uint16_t float_to_bf16(float x) {
   if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
+// OCP float8 e4m3 (no infinities): to nearest, ties to even; what is larger than 448 becomes 448, NaN stays
+// NaN.
+uint8_t float_to_e4m3(float x);
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float x);  // to nearest, ties to even
 
@@ -69,7 +72,7 @@ uint16_t float_to_f16(float x);  // to nearest, ties to even
 // converted: std::invalid_argument.
 void to_float(DType dtype, const std::byte* from, size_t count, float* to);
 void to_double(DType dtype, const std::byte* from, size_t count, double* to);
-// Float to F64, F32, F16 or BF16 only; anything else is std::invalid_argument.
+// Float to F64, F32, F16, BF16 or F8_E4M3 only; anything else is std::invalid_argument.
 void from_float(DType dtype, const float* from, size_t count, std::byte* to);
 
 }  // namespace oscar

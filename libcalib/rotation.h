@@ -21,6 +21,7 @@ struct RotationSet {
   std::string objective;    // "qqt_r_h_pbr", "hadamard", … as stored in the file
   std::string composition;  // "r_h_pbr"; "" where the file does not say
   bool per_head = false;
+  int version = 0;          // of the file: 3 even where 1 or 2 would do; 0: what the content needs
   std::map<int, LayerRotation> layers;  // by global layer id
 };
 

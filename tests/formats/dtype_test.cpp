@@ -54,6 +54,25 @@ TEST(DType, Bf16RoundsToNearestEven) {
   check_rounding(bf16_to_float, float_to_bf16, 0x7f80);
 }
 
+// Every code survives; what lies between two goes to the nearer one, from the middle to the even one.
+TEST(DType, E4m3RoundsToNearestEvenAndSaturates) {
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const float value = one(DType::F8_E4M3, bits);
+    if (std::isnan(value)) {
+      EXPECT_EQ(float_to_e4m3(value) & 0x7f, 0x7f);
+      continue;
+    }
+    ASSERT_EQ(float_to_e4m3(value), bits);
+    if ((bits & 0x7f) >= 0x7e) continue;
+    const float middle = (value + one(DType::F8_E4M3, bits + 1)) / 2;
+    ASSERT_EQ(float_to_e4m3(middle), bits & 1 ? bits + 1 : bits) << bits;
+    ASSERT_EQ(float_to_e4m3(std::nextafter(middle, value)), bits);
+    ASSERT_EQ(float_to_e4m3(std::nextafter(middle, 2 * middle)), bits + 1);
+  }
+  EXPECT_EQ(float_to_e4m3(1e9f), 0x7e);
+  EXPECT_EQ(float_to_e4m3(-1e9f), 0xfe);
+}
+
 // Values of the OCP and the fnuz tables.
 TEST(DType, SmallFloatsOfCheckpoints) {
   EXPECT_EQ(one(DType::F8_E4M3FNUZ, 0x7f), 240.0f);
