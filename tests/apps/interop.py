@@ -144,11 +144,20 @@ def absorb(folder, oscar_fit):
 
 
 def real(folder, oscar_fit, model_file, rotation):
+    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
 
     before, after = os.path.join(folder, "hf"), os.path.join(folder, "rotated")
     directory, name = os.path.split(model_file)
-    AutoModelForCausalLM.from_pretrained(directory, gguf_file=name, dtype=torch.float32).save_pretrained(before, max_shard_size="200MB")
+    model = AutoModelForCausalLM.from_pretrained(directory, gguf_file=name, dtype=torch.float32)
+    os.makedirs(before)
+    # save_pretrained refuses a model that came from a GGUF, though its weights are dense by now.
+    weights = {key: value.contiguous() for key, value in model.state_dict().items() if key != "lm_head.weight"}
+    save_file(weights, os.path.join(before, "model.safetensors"), {"format": "pt"})
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
+    with open(os.path.join(before, "config.json"), "w") as file:
+        json.dump({**config, "dtype": "float32"}, file)
     rotations = {layer: entry["rotation"] for layer, entry in load(rotation)["layers"].items()}
     subprocess.run([oscar_fit, rotation, "--absorb-v", before, "-o", after, "-q"], check=True)
     ids = torch.arange(300, 400).reshape(1, -1)
