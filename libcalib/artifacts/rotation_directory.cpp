@@ -27,6 +27,14 @@ std::vector<fs::path> candidates(const fs::path& directory) {
   std::vector<fs::path> files, listed;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".oscar_") && name.ends_with(".pending.json")) {
+      throw failure(
+          "{}: {} says that the serving engine is still writing this pair, or was stopped while it did: K "
+          "and V "
+          "may not belong together; let it finish, or calibrate again",
+          directory.string(), name);
+    }
     if (entry.is_regular_file() && is_candidate(entry.path())) files.push_back(entry.path());
   }
   if (error)
@@ -96,7 +104,7 @@ std::vector<ManifestFile> write_all(const fs::path& directory, const FitRecord& 
       const bool pt = format == RotationFormat::Pt;
       const std::string name = rotation_file_stem(set) + (pt ? ".pt" : ".safetensors");
       if (pt) {
-        write_rotations_pt(directory / name, set);
+        write_rotations_pt(directory / name, set, record.provenance);
       } else {
         write_rotations_safetensors(directory / name, set, record.provenance);
       }

@@ -4,6 +4,7 @@
 
 #include "formats/pt.h"
 #include "formats/safetensors.h"
+#include "formats/sha256.h"
 #include "libcalib/artifacts/objective.h"
 #include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/compare.h"
@@ -230,6 +231,136 @@ TEST(RotationFile, VersionThreeMustBeWhole) {
   refused("q_rotation: expected as many as rotations");
 }
 
+// What engines that know version 3 are told of the maps and of the run.
+TEST(RotationFile, VersionThreeSaysWhatItIs) {
+  const test::TempDir dir;
+  Provenance p;
+  p.model_name = "toy";
+  p.text_digest = "5e3a";
+  p.tokens = 100;
+  const RotationSet flat = rotation_set(fit({layers(), {}}, parse_method("flat"), {}).codes.k);
+  write_rotations_pt(dir / "k.pt", flat, p, 4);
+  const PtValue root = read_pt(dir / "k.pt");
+  const PtDict& transform = root.dict("").find("transform")->dict("");
+  EXPECT_EQ(transform.items.size(), 3u);
+  EXPECT_EQ(transform.find("key")->text(""), flat.objective);
+  EXPECT_EQ(std::get<bool>(transform.find("centered")->value), !flat.layers.at(7).means.empty());
+  EXPECT_EQ(std::get<bool>(transform.find("orthogonal")->value), false);
+  const PtDict& run = root.dict("").find("calibration")->dict("");
+  EXPECT_EQ(run.items.size(), 6u);
+  EXPECT_EQ(run.find("model_path")->text(""), "toy");
+  EXPECT_EQ(run.find("prompt_sha256")->text(""), "5e3a");
+  EXPECT_EQ(run.find("tokens")->integer(""), 100);
+  EXPECT_EQ(run.find("global_kv_heads")->integer(""), 2);
+  EXPECT_EQ(run.find("global_q_heads")->integer(""), 4);
+  EXPECT_EQ(run.find("fitter")->text(""), "oscar-calib " OSCAR_VERSION);
+  expect_float32_of(read_rotations(dir / "k.pt"), flat);
+  // What is not known is left out.
+  const RotationSet centred =
+      rotation_set(fit({layers(), {}}, parse_method("oscar:centre=mean"), {}).codes.k);
+  write_rotations_pt(dir / "k.pt", centred, {});
+  const PtValue bare = read_pt(dir / "k.pt");
+  EXPECT_FALSE(bare.dict("").find("calibration"));
+  EXPECT_EQ(std::get<bool>(bare.dict("").find("transform")->dict("").find("centered")->value), true);
+  EXPECT_EQ(std::get<bool>(bare.dict("").find("transform")->dict("").find("orthogonal")->value), true);
+  RotationSet values = rotation_set(fit({layers(), {}}, parse_method("outaware"), {}).codes.v);
+  write_rotations_pt(dir / "v.pt", values);
+  EXPECT_TRUE(read_pt(dir / "v.pt").dict("").find("transform")->dict("").find("value"));
+}
+
+TEST(RotationFile, VersionsOneAndTwoAreTheSameBytesAsEver) {
+  const test::TempDir dir;
+  Provenance p;
+  p.model_name = "toy";
+  p.tokens = 100;
+  for (const bool per_head : {false, true}) {
+    RotationSet set;
+    set.objective = per_head ? "qqt_r_h_pbr_perhead" : "qqt_r_h_pbr";
+    set.per_head = per_head;
+    Matrix turned = Matrix::Zero(4, 4);
+    for (int i = 0; i < 4; ++i) turned(i, (i + 1) % 4) = i % 2 ? -1 : 1;
+    for (const int id : {3, 11}) {
+      LayerRotation& layer = set.layers[id];
+      layer.rotation = {turned};
+      layer.eigenvalues = {Vector{{0.25, 1, 2, static_cast<double>(id)}}};
+      if (!per_head) continue;
+      layer.rotation.push_back(Matrix::Identity(4, 4));
+      layer.eigenvalues.push_back(layer.eigenvalues[0]);
+    }
+    write_rotations_pt(dir / "k.pt", set, p, 8);
+    EXPECT_EQ(sha256_file(dir / "k.pt"),
+              per_head ? "bd5b8f025818f150209ec219606eddabf6d8aebeae26bac341aaab0ccdb42fcd"
+                       : "180ebb10f015a90cd54a7348c7787dc5dbaa047c132448049629e73977f7c28d");
+    write_rotations_safetensors(dir / "k.safetensors", set, {});
+    EXPECT_EQ(sha256_file(dir / "k.safetensors"),
+              per_head ? "761ed48968642a7488ed927cb58a9ec4dbb217a2d8d8c1750344fcc342e0406d"
+                       : "715ea2fa617a0292351694d40f1104cc129912946d0e8cadcf947735b9f869bf");
+  }
+}
+
+// Keys that are absent, None, or of other producers.
+TEST(RotationFile, ToleratesWhatOtherProducersLeaveOutOrAdd) {
+  const test::TempDir dir;
+  PtDict entry, layers;
+  entry.set("rotation", pt(make_tensor({2, 2}, std::vector<float>{0, 1, 1, 0})));
+  layers.set(int64_t{4}, pt(entry));
+  PtDict bare;
+  bare.set("layers", pt(layers));
+  write_pt(dir / "k_rotation.pt", pt(bare), "another_name");
+  EXPECT_EQ(read_rotations(dir / "k_rotation.pt").layers.at(4).rotation[0](0, 1), 1);
+
+  entry.set("layer_id", pt(int64_t{4}));
+  for (const char* name : {"eigenvalues", "q_rotation", "k_mean"}) entry.set(name, pt(PtNone{}));
+  layers.set(int64_t{4}, pt(entry));
+  PtDict file;
+  file.set("format_version", pt(std::string("identity-v1")));
+  file.set("source_grouping", pt(std::string("identity")));
+  file.set("calibration", pt(PtDict{}));
+  file.set("transform", pt(PtDict{}));
+  file.set("layers", pt(layers));
+  for (const auto& [objective, side] : {std::pair{"identity-k", Side::K},
+                                        {"identity-v", Side::V},
+                                        {"hadamard_k", Side::K},
+                                        {"hadamard_v", Side::V},
+                                        {"oscar2_optr_k", Side::K},
+                                        {"oscar2_v_pre_wo", Side::V}}) {
+    file.set("objective", pt(std::string(objective)));
+    // The objective decides, though the name says the other side.
+    const std::string name = side == Side::K ? "v_rotation_qqt_r_h_pbr.pt" : "k_rotation_qqt_r_h_pbr.pt";
+    write_pt(dir / name, pt(file), "any");
+    const RotationSet set = read_rotations(dir / name);
+    EXPECT_EQ(set.side, side) << objective;
+    EXPECT_TRUE(set.layers.at(4).eigenvalues.empty());
+    EXPECT_TRUE(set.layers.at(4).means.empty());
+  }
+  file.set("layers", pt(std::string("none")));
+  write_pt(dir / "k_bad.pt", pt(file), "any");
+  EXPECT_THROW(read_rotations(dir / "k_bad.pt"), std::runtime_error);
+}
+
+TEST(RotationFile, OneFormForAllLayers) {
+  const test::TempDir dir;
+  RotationSet set = fitted(true).k;
+  write_rotations_pt(dir / "k_x.pt", set);
+  PtValue root = read_pt(dir / "k_x.pt");
+  auto& file = std::get<PtDict>(root.value);
+  auto& layers = std::get<PtDict>(const_cast<PtValue&>(*file.find("layers")).value);
+  auto& entry = std::get<PtDict>(const_cast<PtValue&>(*layers.find(7)).value);
+  std::vector<float> one(256);
+  for (size_t i = 0; i < 16; ++i) one[17 * i] = 1;
+  entry.set("rotation", pt(make_tensor({16, 16}, one)));
+  write_pt(dir / "k_x.pt", root, "k_x");
+  try {
+    read_rotations(dir / "k_x.pt");
+    ADD_FAILURE();
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("layer 7: some layers have one rotation and others one per KV head"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(RotationFile, RefusesAnUnknownExtension) {
   const test::TempDir dir;
   test::write(dir / "k_x.bin", "x");
@@ -257,6 +388,36 @@ TEST(RotationDirectory, PublishedNamesAndManifest) {
   fs::remove(dir / "rotations" / "manifest.json");
   EXPECT_THROW(read_rotation_directory(dir / "rotations"), std::invalid_argument);
   EXPECT_THROW(read_rotation_directory(dir / "nothing"), std::invalid_argument);
+}
+
+// A serving engine that calibrates itself says so while it publishes K and V, which belong together.
+TEST(RotationDirectory, APairThatIsNotWholeIsRefused) {
+  const test::TempDir dir;
+  const auto both = std::vector{RotationFormat::Pt};
+  write_fit_directory(dir / "rotations", fit_record(), both);
+  test::write(dir / "rotations" / ".oscar_0123456789abcdef.complete.json", "{}");
+  EXPECT_NO_THROW(read_rotation_directory(dir / "rotations"));
+  test::write(dir / "rotations" / ".oscar_0123456789abcdef.pending.json", "{}");
+  try {
+    read_rotation_directory(dir / "rotations");
+    ADD_FAILURE();
+  } catch (const std::runtime_error& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find(".oscar_0123456789abcdef.pending.json"), std::string::npos) << said;
+    EXPECT_NE(said.find("let it finish, or calibrate again"), std::string::npos) << said;
+  }
+}
+
+TEST(RotationDirectory, CentredFilesSayWhichRunTheyAreOf) {
+  const test::TempDir dir;
+  FitRecord record;
+  record.provenance.model_name = "toy";
+  record.provenance.tokens = 100;
+  record.method = parse_method("center");
+  record.result = fit({layers(), {}}, record.method, {});
+  const auto files = write_fit_directory(dir / "rotations", record, {RotationFormat::Pt});
+  const PtValue root = read_pt(dir / "rotations" / files.at(0).name);
+  EXPECT_EQ(root.dict("").find("calibration")->dict("").find("model_path")->text(""), "toy");
 }
 
 TEST(RotationDirectory, LeavesNothingBesides) {
