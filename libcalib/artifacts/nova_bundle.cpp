@@ -4,40 +4,25 @@
 
 #include "formats/dtype.h"
 #include "formats/error.h"
-#include "formats/pt.h"
+#include "libcalib/artifacts/pt_fields.h"
 
 namespace oscar {
 namespace {
 
+using pt_fields::pt;
+using pt_fields::tensor;
+using pt_fields::tuple;
+
 constexpr int kSize = 4, kBits = 8;
 
-// Not an initialiser list: GCC 12 then warns of an uninitialised variant, wrongly.
-template <typename T>
-PtValue pt(T content) {
-  PtValue value;
-  value.value = std::move(content);
-  return value;
-}
-
-PtTuple tuple(std::initializer_list<int64_t> numbers) {
-  PtTuple result;
-  for (const int64_t number : numbers) result.items.push_back(pt(number));
-  return result;
-}
-
-template <typename T>
-PtValue tensor(DType dtype, Shape shape, const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return pt(make_tensor(dtype, std::move(shape), std::vector<std::byte>(bytes.begin(), bytes.end())));
-}
-
-}  // namespace
-
-bool is_nova_bundle(const SideCodes& codes) {
-  return codes.side == Side::K && std::ranges::all_of(codes.layers, [](const auto& layer) {
-           return std::ranges::all_of(layer.second, [](const HeadCode& head) {
+// Per head a transform with inverse and mean, and groups of 4 channels and 8 bits, all with norm or all
+// without.
+bool has_structure(const SideCodes& codes, bool norm) {
+  return codes.side == Side::K && !codes.layers.empty() &&
+         std::ranges::all_of(codes.layers, [norm](const auto& layer) {
+           return std::ranges::all_of(layer.second, [norm](const HeadCode& head) {
              const auto& [forward, inverse, mean] = head.transform;
-             return head.codec->name == "vector" && head.options.codebook->norm && forward.size() &&
+             return head.codec->name == "vector" && head.options.codebook->norm == norm && forward.size() &&
                     inverse.size() && mean.size() &&
                     std::ranges::all_of(head.options.codebook->groups, [](const CodeGroup& group) {
                       return group.size == kSize && group.bits == kBits;
@@ -46,9 +31,16 @@ bool is_nova_bundle(const SideCodes& codes) {
          });
 }
 
+}  // namespace
+
+bool is_nova_bundle(const SideCodes& codes) {
+  return has_structure(codes, true);
+}
+
 void write_nova_bundle(const std::filesystem::path& path, const SideCodes& codes) {
-  if (!is_nova_bundle(codes))
-    throw invalid("{}: the keys '{}' are not of the shape that this bundle holds: 4x8 with norm",
+  const bool norm = has_structure(codes, true);
+  if (!norm && !has_structure(codes, false))
+    throw invalid("{}: the keys '{}' are not of the shape that this bundle holds: 4x8 with a map and a mean",
                   path.string(), codes.objective);
   const auto layers = static_cast<int64_t>(codes.layers.size());
   const auto heads = static_cast<int64_t>(codes.layers.begin()->second.size());
@@ -84,13 +76,13 @@ void write_nova_bundle(const std::filesystem::path& path, const SideCodes& codes
   file.set("mean", tensor(DType::F32, {layers, heads, d}, mean));
   file.set("codebooks", pt(std::move(books)));
   file.set("bounds", pt(std::move(bounds)));
-  file.set("grouping", pt(std::string("stratified")));
-  file.set("allocation", pt(std::string("flat")));
+  file.set("grouping", pt("stratified"));
+  file.set("allocation", pt("flat"));
   file.set("whiten", pt(false));
   file.set("ecvq_lambda", pt(0.0));
-  file.set("pertoken_norm", pt(true));
+  file.set("pertoken_norm", pt(norm));
   file.set("bits_per_coord", pt(static_cast<double>(kBits) / kSize));
-  file.set("fp8_fmt", pt(std::string("none")));
+  file.set("G", pt(int64_t{kSize}));
   write_pt(path, pt(std::move(file)), "codebook");
 }
 

@@ -1,17 +1,12 @@
-// codes.safetensors and NOVA-KV's bundle: what is read back codes alike, and damage is refused by name.
+// codes.safetensors: what is read back codes alike, and damage is refused by name.
 #include "libcalib/artifacts/codes_file.h"
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
-#include "formats/dtype.h"
-#include "formats/pt.h"
 #include "formats/safetensors.h"
-#include "libcalib/artifacts/nova_bundle.h"
 #include "libcalib/artifacts/rotation_file.h"
 #include "tests/calib/codec_support.h"
-#include "tests/calib/method_support.h"
+#include "tests/calib/pt_support.h"
 
 namespace oscar::test {
 namespace {
@@ -167,74 +162,6 @@ TEST_F(Damage, TruncatedAndAbsentFiles) {
     EXPECT_THROW(read_codes(folder_ / "bad.safetensors"), std::runtime_error) << size;
   }
   EXPECT_THROW(read_codes(folder_ / "nothing.safetensors"), std::invalid_argument);
-}
-
-// torch.load(weights_only=True) and then `check`, where OSCAR_TEST_PYTHON has torch.
-void load_in_torch(const fs::path& path, const std::string& check) {
-  const char* python = std::getenv("OSCAR_TEST_PYTHON");
-  if (!python || !*python) return;
-  const auto outcome =
-      run({python, "-c", "import sys, torch\nx = torch.load(sys.argv[1], weights_only=True)\n" + check,
-           path.string()});
-  EXPECT_EQ(outcome.code, 0) << outcome;
-}
-
-TEST(NovaBundle, HasTheStructureThatTheEngineReads) {
-  const TempDir folder;
-  for (const char* name : {"nova", "awvq:norm=1"}) {
-    const SideCodes keys = fitted(name).codes.k;
-    ASSERT_TRUE(is_nova_bundle(keys)) << name;
-    write_nova_bundle(folder / kNovaFile, keys);
-    const PtValue root = read_pt(folder / kNovaFile);
-    const PtDict& file = root.dict("bundle");
-    std::vector<std::string> names;
-    for (const auto& [key, value] : file.items) names.push_back(key.text("key"));
-    EXPECT_EQ(names, (std::vector<std::string>{"forward", "inverse", "mean", "codebooks", "bounds",
-                                               "grouping", "allocation", "whiten", "ecvq_lambda",
-                                               "pertoken_norm", "bits_per_coord", "fp8_fmt"}));
-    const auto& forward = file.find("forward")->tensor("");
-    EXPECT_EQ(forward.dtype, DType::F64);
-    EXPECT_EQ(forward.shape, (Shape{2, 2, 32, 32}));
-    EXPECT_EQ(file.find("inverse")->tensor("").shape, (Shape{2, 2, 32, 32}));
-    EXPECT_EQ(file.find("mean")->tensor("").dtype, DType::F32);
-    EXPECT_EQ(file.find("mean")->tensor("").shape, (Shape{2, 2, 32}));
-    // Layer 5 is the engine's layer 1; its head 1 is the last matrix.
-    const HeadCode& last = keys.of(5, 1);
-    EXPECT_EQ(Matrix(ConstMatrixMap(forward.doubles().data() + 3 * 32 * 32, 32, 32)), last.transform.forward);
-    const PtDict& books = file.find("codebooks")->dict("");
-    ASSERT_EQ(books.items.size(), 4u);
-    const auto& key = std::get<PtTuple>(books.items[3].first.value).items;
-    ASSERT_EQ(key.size(), 2u);
-    EXPECT_EQ(key[0].integer(""), 1);
-    EXPECT_EQ(key[1].integer(""), 1);
-    const auto& groups = std::get<PtList>(books.items[3].second.value).items;
-    ASSERT_EQ(groups.size(), 8u);
-    const Tensor& words = groups[7].tensor("");
-    EXPECT_EQ(words.dtype, DType::F16);
-    EXPECT_EQ(words.shape, (Shape{256, 4}));
-    std::vector<float> halves = last.options.codebook->groups[7].words;
-    for (float& word : halves) word = f16_to_float(float_to_f16(word));
-    EXPECT_EQ(words.floats(), halves);
-    const auto& bounds = std::get<PtList>(file.find("bounds")->value).items;
-    ASSERT_EQ(bounds.size(), 8u);
-    const auto& bound = std::get<PtTuple>(bounds[7].value).items;
-    ASSERT_EQ(bound.size(), 3u);
-    EXPECT_EQ(bound[0].integer(""), 28);
-    EXPECT_EQ(bound[1].integer(""), 32);
-    EXPECT_EQ(bound[2].integer(""), 8);
-    EXPECT_EQ(std::get<bool>(file.find("pertoken_norm")->value), true);
-    EXPECT_EQ(std::get<double>(file.find("bits_per_coord")->value), 2.0);
-    load_in_torch(folder / kNovaFile,
-                  "assert x['codebooks'][(1, 1)][7].shape == (256, 4) and x['codebooks'][(0, 0)][0].dtype == "
-                  "torch.float16\nassert x['bounds'][7] == (28, 32, 8) and x['whiten'] is False\n"
-                  "assert x['forward'].dtype == torch.float64 and x['mean'].shape == (2, 2, 32)\n");
-  }
-  for (const char* name : {"awvq", "awvq:norm=1:shape=8x8", "awsq:norm=1", "oscar"}) {
-    const SideCodes keys = fitted(name).codes.k;
-    EXPECT_FALSE(is_nova_bundle(keys)) << name;
-    EXPECT_THROW(write_nova_bundle(folder / "x.pt", keys), std::invalid_argument) << name;
-  }
-  EXPECT_FALSE(is_nova_bundle(fitted("awvq:norm=1").codes.v));
 }
 
 TEST(VersionThree, LoadsInTorch) {
