@@ -1,14 +1,14 @@
 #include "libcalib/artifacts/raw_dump.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <mutex>
-#include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "formats/atomic_write.h"
 #include "formats/error.h"
 #include "formats/pt.h"
+#include "libcalib/artifacts/raw_dump_parts.h"
 #include "libcalib/parallel.h"
 
 namespace oscar {
@@ -18,51 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlock = 256;  // rows converted at a time: they stay in cache; a multiple of add_gram's 128
 
-template <typename Number>
-std::optional<Number> number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
-// Chunk numbers of a directory in numeric order, warm-up chunk 0 left out.
-std::vector<int64_t> chunks_of(const fs::path& directory) {
-  std::vector<int64_t> chunks;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().extension() != ".pt") continue;
-    const auto chunk = number<int64_t>(entry.path().stem().string());
-    if (!chunk) throw failure("{}: expected the name of a chunk, a number", entry.path().string());
-    if (*chunk != 0) chunks.push_back(*chunk);
-  }
-  if (error) throw failure("{}: {}", directory.string(), error.message());
-  std::sort(chunks.begin(), chunks.end());
-  return chunks;
-}
-
-std::vector<int> global_ids(const fs::path& directory, const std::vector<int>& numbers) {
-  const fs::path path = directory / "layer_map.json";
-  if (!fs::exists(path)) return numbers;
-  const auto map = nlohmann::json::parse(read_text(path), nullptr, false);
-  const auto ids = map.is_object() ? map.find("local_to_global") : map.end();
-  if (!map.is_object() || ids == map.end() || !ids->is_array()) {
-    throw failure("{}: expected {{\"local_to_global\": [ids]}}", path.string());
-  }
-  std::vector<int> layers;
-  for (const int local : numbers) {
-    if (static_cast<size_t>(local) >= ids->size() ||
-        !(*ids)[static_cast<size_t>(local)].is_number_integer()) {
-      throw failure("{}: no global id for layer_{}", path.string(), local);
-    }
-    layers.push_back((*ids)[static_cast<size_t>(local)].get<int>());
-  }
-  if (std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) != layers.end()) {
-    throw failure("{}: the global ids must ascend", path.string());
-  }
-  return layers;
-}
-
 fs::path layer_directory(const RawDump& dump, int layer) {
   const auto at = std::find(dump.layers.begin(), dump.layers.end(), layer);
   if (at == dump.layers.end())
@@ -71,26 +26,16 @@ fs::path layer_directory(const RawDump& dump, int layer) {
          fmt::format("layer_{}", dump.numbers[static_cast<size_t>(at - dump.layers.begin())]);
 }
 
-Tensor read_rows(const fs::path& path) {
-  const PtValue value = read_pt(path);
-  Tensor tensor = value.tensor(path.string());
-  if (tensor.shape.size() != 3) {
-    throw failure("{}: expected [tokens, heads, D], found {}", path.string(), to_string(tensor.shape));
-  }
-  if (tensor.dtype != DType::BF16 && tensor.dtype != DType::F16 && tensor.dtype != DType::F32) {
-    throw failure("{}: expected BF16, F16 or F32, found {}", path.string(), info(tensor.dtype).name);
-  }
-  return tensor;
-}
-
 struct Chunk {
   Tensor q, k, v;
   int64_t tokens() const { return k.shape[0]; }
 };
 
-Chunk read_chunk(const fs::path& directory, int64_t chunk) {
+// Chunk `i` of a layer; it has the tokens that the first layer has, and the dtype of the dump.
+Chunk read_chunk(const RawDump& dump, const fs::path& directory, size_t i) {
+  const int64_t chunk = dump.chunks[i];
   const auto path = [&](const char* name) { return directory / name / fmt::format("{}.pt", chunk); };
-  Chunk c{read_rows(path("q")), read_rows(path("k")), read_rows(path("v"))};
+  Chunk c{read_raw_rows(path("q")), read_raw_rows(path("k")), read_raw_rows(path("v"))};
   const auto& [q, k, v] = c;
   if (q.shape[0] != k.shape[0] || v.shape[0] != k.shape[0] || q.shape[2] != k.shape[2] ||
       v.shape[1] != k.shape[1] || k.shape[1] < 1 || q.shape[1] < 1 || q.shape[1] % k.shape[1] != 0) {
@@ -99,6 +44,17 @@ Chunk read_chunk(const fs::path& directory, int64_t chunk) {
         "and k, "
         "and query heads that are a multiple of the KV heads",
         directory.string(), chunk, to_string(q.shape), to_string(k.shape), to_string(v.shape));
+  }
+  const auto& lengths = dump.chunk_lengths[i];
+  if (const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+      c.tokens() != tokens) {
+    throw failure("{}: chunk {} has {} tokens, in layer_{} it has {}", directory.string(), chunk, c.tokens(),
+                  dump.numbers[0], tokens);
+  }
+  for (const auto& [name, tensor] : {std::pair{"q", &q}, std::pair{"k", &k}, std::pair{"v", &v}}) {
+    if (tensor->dtype == dump.dtype) continue;
+    throw failure("{}: chunk {}: {} is {}, the dump is {}", directory.string(), chunk, name,
+                  info(tensor->dtype).name, info(dump.dtype).name);
   }
   return c;
 }
@@ -119,49 +75,16 @@ void for_blocks(int64_t tokens, Work work) {
 
 }  // namespace
 
-RawDump open_raw_dump(const fs::path& directory) {
-  RawDump dump;
-  dump.directory = directory;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    constexpr std::string_view prefix = "layer_";
-    if (!entry.is_directory() || !name.starts_with(prefix)) continue;
-    const auto id = number<int>(std::string_view(name).substr(prefix.size()));
-    if (!id) throw failure("{}: expected layer_<number>", entry.path().string());
-    dump.numbers.push_back(*id);
+Tensor read_raw_rows(const fs::path& path) {
+  const PtValue value = read_pt(path);
+  Tensor tensor = value.tensor(path.string());
+  if (tensor.shape.size() != 3) {
+    throw failure("{}: expected [tokens, heads, D], found {}", path.string(), to_string(tensor.shape));
   }
-  if (error) throw invalid("{}: {}", directory.string(), error.message());
-  if (dump.numbers.empty()) {
-    throw invalid("{}: expected a raw dump with layer_<id>/{{q,k,v}}/<chunk>.pt, found no layer",
-                  directory.string());
+  if (tensor.dtype != DType::BF16 && tensor.dtype != DType::F16 && tensor.dtype != DType::F32) {
+    throw failure("{}: expected BF16, F16 or F32, found {}", path.string(), info(tensor.dtype).name);
   }
-  std::sort(dump.numbers.begin(), dump.numbers.end());
-  dump.layers = global_ids(directory, dump.numbers);
-  for (size_t i = 0; i < dump.layers.size(); ++i) {
-    const fs::path layer = layer_directory(dump, dump.layers[i]);
-    for (const char* name : {"q", "k", "v"}) {
-      auto chunks = chunks_of(layer / name);
-      if (i == 0 && dump.chunks.empty())
-        dump.chunks = std::move(chunks);
-      else if (chunks != dump.chunks) {
-        throw failure("{}: has {} chunks where layer {} has {}, or others: the dump is not whole",
-                      (layer / name).string(), chunks.size(), dump.layers[0], dump.chunks.size());
-      }
-    }
-  }
-  if (dump.chunks.empty()) throw failure("{}: no chunk but the warm-up chunk 0", directory.string());
-  for (const int64_t chunk : dump.chunks) {
-    const fs::path path = directory / "seq_lens" / fmt::format("{}.pt", chunk);
-    if (!fs::exists(path)) {
-      dump.sequence_lengths.clear();
-      break;
-    }
-    const PtValue value = read_pt(path);
-    const auto lengths = value.tensor(path.string()).integers();
-    dump.sequence_lengths.insert(dump.sequence_lengths.end(), lengths.begin(), lengths.end());
-  }
-  return dump;
+  return tensor;
 }
 
 LayerStatistics read_raw_layer(const RawDump& dump, int layer) {
@@ -169,8 +92,8 @@ LayerStatistics read_raw_layer(const RawDump& dump, int layer) {
   LayerStatistics statistics;
   std::vector<float> q, k, v;
   std::vector<Chunk> chunks;
-  for (const int64_t number : dump.chunks) {
-    const Chunk& c = chunks.emplace_back(read_chunk(directory, number));
+  for (size_t i = 0; i < dump.chunks.size(); ++i) {
+    const Chunk& c = chunks.emplace_back(read_chunk(dump, directory, i));
     LayerShape shape;
     shape.layer = layer;
     shape.q_heads = static_cast<int>(c.q.shape[1]);
@@ -180,7 +103,7 @@ LayerStatistics read_raw_layer(const RawDump& dump, int layer) {
     shape.scale = 1 / std::sqrt(static_cast<double>(shape.dim_k));
     if (chunks.size() == 1) statistics.sums = LayerSums(shape);
     if (!(shape == statistics.sums.shape())) {
-      throw failure("{}: chunk {} has other heads or dims than chunk {}", directory.string(), number,
+      throw failure("{}: chunk {} has other heads or dims than chunk {}", directory.string(), dump.chunks[i],
                     dump.chunks[0]);
     }
     for_blocks(c.tokens(), [&](int64_t first, int64_t count) {

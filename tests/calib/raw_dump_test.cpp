@@ -42,6 +42,10 @@ LayerSums expected(const test::Rows& r, DType dtype) {
   sums.add_proxy(sigma, k.data(), v.data(), r.tokens);
   return sums;
 }
+bool has_note(const RawDump& dump, std::string_view part) {
+  return std::ranges::any_of(dump.notes,
+                             [&](const auto& note) { return note.find(part) != std::string::npos; });
+}
 void expect_close(const LayerSums& a, const LayerSums& b) {
   EXPECT_EQ(a.tokens, b.tokens);
   for (const auto& sum : sum_table()) {
@@ -87,22 +91,124 @@ TEST(RawDump, NumericOrderAndThreads) {
   }
 }
 
-TEST(RawDump, LocalLayerNumbersAreMapped) {
+TEST(RawDump, LengthsGoWithTheirChunkInNumericOrder) {
   const test::TempDir dir;
-  for (const int layer : {0, 1}) write_dump(dir.path(), layer, DType::F16, {20});
-  test::write(dir / "layer_map.json", R"({"local_to_global": [3, 7], "model": "x"})");
+  write_dump(dir.path(), 4, DType::BF16, std::vector<int64_t>(11, 20));
+  RawDumpWriter writer(dir.path(), DType::BF16);
+  writer.lengths(2, {5, 15});
+  writer.lengths(10, {1, 2, 17});
   const auto dump = open_raw_dump(dir.path());
-  EXPECT_EQ(dump.layers, (std::vector<int>{3, 7}));
-  EXPECT_EQ(read_raw_layer(dump, 7).sums.shape().layer, 7);
-  EXPECT_THROW(read_raw_layer(dump, 1), std::invalid_argument);
-  test::write(dir / "layer_map.json", R"({"local_to_global": [3]})");
-  EXPECT_THROW(open_raw_dump(dir.path()), std::runtime_error);
+  std::vector<std::vector<int64_t>> expected(11, {20});
+  expected[1] = {5, 15};
+  expected[9] = {1, 2, 17};
+  EXPECT_EQ(dump.chunk_lengths, expected);
+  EXPECT_EQ(dump.sequence_lengths.size(), 14u);
+  EXPECT_EQ(dump.sequence_lengths[2], 15);
+}
+
+// The first chunk's length may not, the last one's may exceed the rows: there a token budget ended.
+TEST(RawDump, LengthsSumToTheTokens) {
+  const test::TempDir dir;
+  write_dump(dir.path(), 4, DType::BF16, {20, 20});
+  RawDumpWriter writer(dir.path(), DType::BF16);
+  for (const auto& [chunk, lengths] : {std::pair{1, std::vector<int32_t>{10, 9}},
+                                       {1, {10, 11}},
+                                       {2, {10, 9}},
+                                       {2, {}},
+                                       {2, {20, 0}},
+                                       {2, {21, -1}}}) {
+    writer.lengths(chunk, lengths);
+    EXPECT_THROW(open_raw_dump(dir.path()), std::runtime_error) << "chunk " << chunk;
+    writer.lengths(chunk, {20});
+  }
+  writer.lengths(2, {15, 3, 9, 30});
+  const auto dump = open_raw_dump(dir.path());
+  EXPECT_EQ(dump.chunk_lengths, (std::vector<std::vector<int64_t>>{{20}, {15, 3, 2}}));
+  EXPECT_TRUE(has_note(dump, "chunk 2 lists 57 tokens and holds 20"));
+  writer.lengths(2, {20, 9});
+  EXPECT_EQ(open_raw_dump(dir.path()).chunk_lengths[1], (std::vector<int64_t>{20}));
+  test::write(dir / "layer_map.json", R"({"local_to_global": [0, 1, 2, 3, 9]})");  // no budget cuts these
+  EXPECT_THROW(open_raw_dump(dir.path(), IdSpace::Local), std::runtime_error);
+  EXPECT_NO_THROW(open_raw_dump(dir.path(), IdSpace::Global));
+}
+
+TEST(RawDump, LengthsOfEveryLayerAndChunkAgree) {
+  const test::TempDir dir;
+  for (const int layer : {4, 5}) write_dump(dir.path(), layer, DType::BF16, {20, 20});
+  const auto refused = [&](std::string_view part) {
+    try {
+      open_raw_dump(dir.path());
+      ADD_FAILURE() << "opened, without a word of " << part;
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  RawDumpWriter(dir / "layer_4", DType::BF16).lengths(1, {20});
+  RawDumpWriter(dir / "layer_4", DType::BF16).lengths(2, {20});
+  refused("some layers have seq_lens and some have not");
+  RawDumpWriter(dir / "layer_5", DType::BF16).lengths(1, {20});
+  refused("nothing for chunk 2");
+  RawDumpWriter(dir / "layer_5", DType::BF16).lengths(2, {10, 10});
+  refused("chunk 2 has other lengths");
+  RawDumpWriter(dir / "layer_5", DType::BF16).lengths(2, {20});
+  EXPECT_NO_THROW(open_raw_dump(dir.path()));
+  write_pt(dir / "seq_lens" / "2.pt", PtValue{make_tensor({1, 1}, std::vector<int32_t>{20})}, "2");
+  refused("expected I32 [sequences], found I32 [1, 1]");
+  write_pt(dir / "seq_lens" / "2.pt", PtValue{make_tensor({1}, std::vector<float>{20})}, "2");
+  refused("expected I32 [sequences], found F32 [1]");
+}
+
+TEST(RawDump, LayersMayDifferInHeadsButNotInTokensOrDtype) {
+  const test::TempDir dir;
+  write_dump(dir.path(), 0, DType::BF16, {20, 20});
+  const LayerShape wide = test::shape_of(1, 8, 1, 32, 24);
+  const auto r = test::rows_of(wide, 20, 5);
+  RawDumpWriter writer(dir.path(), DType::BF16);
+  for (const int chunk : {1, 2}) writer.chunk(1, chunk, wide, r.q.data(), r.k.data(), r.v.data(), 20);
+  const auto dump = open_raw_dump(dir.path());
+  EXPECT_EQ(read_raw_layer(dump, 0).sums.shape().dim_k, 16);
+  EXPECT_EQ(read_raw_layer(dump, 1).sums.shape().dim_k, 32);
+  EXPECT_EQ(read_raw_layer(dump, 1).sums.shape().q_heads, 8);
+  const auto refused = [&](int layer, std::string_view part) {
+    try {
+      read_raw_layer(open_raw_dump(dir.path()), layer);
+      ADD_FAILURE() << "read, without a word of " << part;
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  writer.chunk(1, 2, wide, r.q.data(), r.k.data(), r.v.data(), 19);
+  refused(1, "chunk 2 has 19 tokens, in layer_0 it has 20");
+  RawDumpWriter(dir.path(), DType::F16).chunk(1, 2, wide, r.q.data(), r.k.data(), r.v.data(), 20);
+  refused(1, "chunk 2: q is F16, the dump is BF16");
+  RawDumpWriter(dir / "other", DType::F32).chunk(0, 2, kShape, r.q.data(), r.k.data(), r.v.data(), 20);
+  fs::copy_file(dir / "other/layer_0/v/2.pt", dir / "layer_0/v/2.pt", fs::copy_options::overwrite_existing);
+  refused(0, "chunk 2: v is F32, the dump is BF16");
+}
+
+TEST(RawDump, OtherNamesAreReported) {
+  const test::TempDir dir;
+  write_dump(dir.path(), 0, DType::BF16, {20});
+  EXPECT_FALSE(has_note(open_raw_dump(dir.path()), "not read"));
+  const std::vector<std::string> names{"note.txt", "layer_00/x", "layer_0/7.pt", "layer_0/q/1 (copy).pt",
+                                       "seq_lens/01.pt"};
+  for (const auto& name : names) {
+    fs::create_directories((dir / name).parent_path());
+    test::write(dir / name, "x");
+  }
+  const auto dump = open_raw_dump(dir.path());
+  EXPECT_EQ(dump.chunks, std::vector<int64_t>{1});
+  for (const char* name : {"note.txt", "/layer_00", "layer_0/7.pt", "q/1 (copy).pt", "seq_lens/01.pt"})
+    EXPECT_TRUE(has_note(dump, name)) << name;
+  EXPECT_FALSE(has_note(dump, " more"));
+  test::write(dir / "another", "x");
+  EXPECT_TRUE(has_note(open_raw_dump(dir.path()), "and 1 more"));
 }
 
 TEST(RawDump, RefusesWhatIsNotWhole) {
   const test::TempDir dir;
-  EXPECT_THROW(open_raw_dump(dir.path()), std::invalid_argument);
-  EXPECT_THROW(open_raw_dump(dir / "nothing"), std::invalid_argument);
+  write_dump(dir.path(), 0, DType::BF16, {});
+  EXPECT_THROW(open_raw_dump(dir.path()), std::runtime_error) << "a warm-up alone";
   write_dump(dir.path(), 0, DType::BF16, {20, 20});
   write_dump(dir.path(), 1, DType::BF16, {20, 20});
   fs::remove(dir / "layer_1" / "v" / "2.pt");
