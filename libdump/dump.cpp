@@ -99,7 +99,7 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   p.tokenizer_digest = tokenizer ? tokenizer->digest() : "";
   p.text_digest = digest(sequences.calibration);
   p.bos_policy = bos_policy;
-  p.rope = config.rope.describe();
+  p.rope = config.describe_rope();
   p.dtype = name(options.precision);
   p.device = "cpu";
   p.command =

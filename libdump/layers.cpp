@@ -28,10 +28,13 @@ at::Tensor activation(at::Tensor rows, Precision precision) {
   return rows;
 }
 
-Linear::Linear(const at::Tensor& weight, Precision precision) : weight_(activation(weight, precision)) {}
+Linear::Linear(const at::Tensor& weight, Precision precision, const at::Tensor& bias)
+    : weight_(activation(weight, precision)) {
+  if (bias.defined()) bias_ = bias.to(weight_.scalar_type());
+}
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return at::linear(x, weight_);
+  return bias_.defined() ? at::linear(x, weight_, bias_) : at::linear(x, weight_);
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -61,11 +64,18 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return gate.mul_(gate_up.narrow(1, width, width));
 }
 
+at::Tensor geglu(const at::Tensor& gate_up) {
+  const int64_t width = gate_up.size(1) / 2;
+  at::Tensor gate = at::gelu(gate_up.narrow(1, 0, width), "tanh");
+  return gate.mul_(gate_up.narrow(1, width, width));
+}
+
 RopeTable::RopeTable(const RopeConfig& config, int64_t positions) : half_(config.dim / 2) {
   cos_.resize(static_cast<size_t>(positions) * static_cast<size_t>(half_));
   sin_.resize(cos_.size());
+  const auto frequencies = config.frequencies();
   for (int i = 0; i < half_; ++i) {
-    const double frequency = std::pow(config.base, -2.0 * i / config.dim);
+    const double frequency = frequencies[static_cast<size_t>(i)];
     for (int64_t t = 0; t < positions; ++t) {
       // float32 angles: what every engine computes, and what the model was trained with.
       const auto angle = static_cast<float>(t) * static_cast<float>(frequency);

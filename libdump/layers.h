@@ -15,12 +15,13 @@ namespace oscar {
 class Linear {
  public:
   Linear() = default;
-  Linear(const at::Tensor& weight, Precision precision);  // (out, in) float32
+  // (out, in) float32, and (out) where there is a bias.
+  Linear(const at::Tensor& weight, Precision precision, const at::Tensor& bias = {});
   at::Tensor operator()(
       const at::Tensor& x) const;  // x (T, in) from activation(); (T, out) float32 or bfloat16
 
  private:
-  at::Tensor weight_;
+  at::Tensor weight_, bias_;
 };
 
 // What enters a Linear: rows of float32 (or bfloat16 already), rounded where the precision says so, as
@@ -32,6 +33,8 @@ void round_to_bf16(float* values, int64_t count);
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 // silu(gate) * up of rows [gate | up], (T, 2 F) -> (T, F) of the same type.
 at::Tensor swiglu(const at::Tensor& gate_up);
+// The same with gelu, in its tanh form.
+at::Tensor geglu(const at::Tensor& gate_up);
 
 // cos and sin of every position and pair, (T, dim / 2) each; computed in double.
 class RopeTable {

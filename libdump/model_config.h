@@ -7,11 +7,19 @@
 
 namespace oscar {
 
+// The angles of the rotary embedding: position times frequencies(), dims i and i + dim / 2 of a head are a
+// pair.
 struct RopeConfig {
   double base = 10000;
-  int dim = 0;                    // rotated dims of a head
-  std::string scaling = "none";   // none is all the present families need; anything else is refused by name
-  std::string describe() const;   // canonical text for provenance
+  int dim = 0;                   // rotated dims of a head, the first ones
+  std::string scaling = "none";  // "none", "linear", "llama3", "divisors"
+  double factor = 1;             // linear: positions are divided by it; llama3: slow frequencies are
+  double low_frequency = 1,
+         high_frequency = 4;                // llama3: turns within original_context between which it fades in
+  int64_t original_context = 8192;          // llama3
+  std::vector<double> divisors{};           // of each frequency, as a GGUF file holds them (dim / 2)
+  std::vector<double> frequencies() const;  // (dim / 2)
+  std::string describe() const;             // canonical text for provenance
 };
 
 struct ModelConfig {
@@ -20,8 +28,9 @@ struct ModelConfig {
   int64_t context = 0;
   double norm_eps = 1e-5;
   bool tied_embeddings = false;
-  RopeConfig rope;
+  std::vector<RopeConfig> ropes;      // more than one where layers differ
   std::vector<LayerShape> attention;  // one a layer that has a growing KV cache
+  std::string describe_rope() const;  // of all of them
 };
 
 }  // namespace oscar

@@ -21,7 +21,8 @@ struct AttentionRows {
   const float* v;    // (T, Hkv, Dv)
   const float* o;    // (T, Hq, Dv) attention output before o_proj
   const float* lse;  // (Hq, T), natural logarithm; nullptr where Attend took the place of exact attention
-  const float* hidden = nullptr;  // (T, hidden_width) the residual stream that enters the layer, before its norm
+  const float* hidden =
+      nullptr;  // (T, hidden_width) the residual stream that enters the layer, before its norm
   int64_t hidden_width = 0;
 };
 
@@ -57,14 +58,19 @@ class Model {
   virtual at::Tensor logits(const at::Tensor& hidden) const = 0;  // final norm and lm_head, float32 (T, V)
 };
 
+class HfConfig;
+struct TransformerSpec;
 struct FamilyInfo {
-  std::string_view name;  // "llama"
-  std::string_view gguf;  // general.architecture
-  std::unique_ptr<Model> (*open_gguf)(std::shared_ptr<const GgufFile> file, Precision precision);
+  std::string_view name;          // "llama"
+  std::string_view model_type;    // of config.json
+  std::string_view architecture;  // general.architecture of GGUF files; "" where there are none of its own
+  std::string_view summary;
+  TransformerSpec (*from_hf)(const HfConfig& config);
+  TransformerSpec (*from_gguf)(const GgufFile& file);  // nullptr with ""
 };
 std::span<const FamilyInfo> family_table();
-// Looks at the file; an unknown architecture or a path that is no model is std::invalid_argument with the
-// known ones.
+// A GGUF file, or a directory with config.json, .safetensors and tokenizer.json. An unknown architecture or a
+// path that is no model is std::invalid_argument with the known ones.
 std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision);
 
 }  // namespace oscar

@@ -1,46 +1,96 @@
-#include <filesystem>
 #include <fstream>
 
 #include "formats/error.h"
-#include "libdump/models/model.h"
+#include "libdump/models/families.h"
+#include "libdump/models/transformer.h"
+#include "libdump/weights/safetensors_weights.h"
 
 namespace oscar {
 
-#define OSCAR_FAMILY(name, gguf, function) \
-  std::unique_ptr<Model> function(std::shared_ptr<const GgufFile>, Precision);
-#include "libdump/models/models.def"
-#undef OSCAR_FAMILY
-
 std::span<const FamilyInfo> family_table() {
   static constexpr FamilyInfo table[] = {
-#define OSCAR_FAMILY(name, gguf, function) {name, gguf, function},
+#define OSCAR_FAMILY(name, model_type, architecture, summary) \
+  {#name, model_type, architecture, summary, name##_hf, name##_gguf},
+#define OSCAR_NO_GGUF(name, model_type, summary) {#name, model_type, "", summary, name##_hf, nullptr},
 #include "libdump/models/models.def"
 #undef OSCAR_FAMILY
+#undef OSCAR_NO_GGUF
   };
   return table;
 }
 
-std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision) {
-  if (std::filesystem::is_directory(path)) {
-    throw invalid(
-        "{}: expected a .gguf file, found a directory: checkpoints of safetensors are not read yet; convert "
-        "the model to GGUF",
-        path.string());
+void set_windows(TransformerSpec& spec, const HfConfig& config, int64_t window,
+                 const std::function<bool(int layer)>& slides) {
+  const nlohmann::json* types = config.find("layer_types");
+  if (types && (!types->is_array() || types->size() != spec.layers.size()))
+    throw failure("{}/config.json: 'layer_types': expected one kind a layer, found {}", config.path(),
+                  types->dump());
+  for (auto& layer : spec.layers) {
+    const int id = layer.attention.layer;
+    bool sliding = slides(id);
+    if (types) {
+      const auto& kind = (*types)[static_cast<size_t>(id)];
+      sliding = kind == "sliding_attention";
+      if (!sliding && kind != "full_attention")
+        throw invalid("{}/config.json: layer {} is '{}': only full and sliding attention are supported",
+                      config.path(), id, kind.dump());
+    }
+    layer.attention.sliding_window = sliding ? window : 0;
   }
+}
+
+namespace {
+
+template <typename Column>
+const FamilyInfo& find_family(const std::string& name, Column column, const std::string& where,
+                              std::string_view what) {
+  std::string known;
+  for (const FamilyInfo& family : family_table()) {
+    if ((family.*column).empty()) continue;
+    if (family.*column == name) return family;
+    known += (known.empty() ? "" : ", ") + std::string(family.*column);
+  }
+  throw invalid("{}: {} '{}' is not supported; known: {}", where, what, name, known);
+}
+
+std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precision precision) {
+  const HfConfig config(path);
+  const FamilyInfo& family =
+      find_family(config.model_type(), &FamilyInfo::model_type, path.string(), "model_type");
+  TransformerSpec spec = family.from_hf(config);
+  auto weights = std::make_unique<SafeTensorsWeights>(path);
+  // Where the configuration leaves it to the default of its class, the checkpoint tells.
+  if (!config.has("tie_word_embeddings")) spec.config.tied_embeddings = !weights->has("lm_head.weight");
+  finish(spec);
+  return make_transformer(
+      std::move(spec), std::move(weights),
+      [path]() -> std::unique_ptr<Tokenizer> {
+        throw invalid("{}: tokenizer.json is not read yet: give token ids (.npy)", path.string());
+      },
+      precision);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision) {
+  if (std::filesystem::is_directory(path)) return open_directory(path, precision);
   char magic[4] = {};
   if (std::ifstream in(path, std::ios::binary); in.read(magic, 4) && std::string_view(magic, 4) != "GGUF") {
-    throw invalid("{}: expected a GGUF model, found a file that does not begin with 'GGUF'", path.string());
+    throw invalid(
+        "{}: expected a GGUF model or a model directory, found a file that does not begin with 'GGUF'",
+        path.string());
   }
   auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
   const auto architecture = file->text("general.architecture");
   if (!architecture)
     throw failure("{}: general.architecture is missing: the file is not a model", path.string());
-  std::string known;
-  for (const FamilyInfo& family : family_table()) {
-    if (family.gguf == *architecture) return family.open_gguf(std::move(file), precision);
-    known += (known.empty() ? "" : ", ") + std::string(family.gguf);
-  }
-  throw invalid("{}: architecture '{}' is not supported; known: {}", path.string(), *architecture, known);
+  const FamilyInfo& family =
+      find_family(*architecture, &FamilyInfo::architecture, path.string(), "architecture");
+  TransformerSpec spec = family.from_gguf(*file);
+  finish(spec);
+  auto weights = std::make_unique<GgufWeights>(file, gguf_names(spec));
+  return make_transformer(
+      std::move(spec), std::move(weights), [file] { return tokenizer_from_gguf(*file); }, precision);
 }
 
 }  // namespace oscar

@@ -2,16 +2,24 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
+#include <set>
 
 #include "formats/error.h"
 #include "formats/sha256.h"
 #include "libdump/dequant.h"
+#include "libdump/weights/finite.h"
 
 namespace oscar {
 
-const GgufTensor& GgufWeights::find(const std::string& name, const std::vector<int64_t>& shape) const {
+const GgufName& GgufWeights::name_of(const std::string& name) const {
+  const auto known = names_.find(name);
+  if (known == names_.end()) throw std::logic_error("no GGUF name for " + name);
+  return known->second;
+}
+
+const GgufTensor& GgufWeights::find(const std::string& canonical, const std::vector<int64_t>& shape) const {
   const auto file = file_->file()->path().string();
+  const std::string& name = name_of(canonical).name;
   const GgufTensor* tensor = file_->find(name);
   if (!tensor)
     throw failure("{}: tensor {} {} is missing: the file is incomplete or of another architecture", file,
@@ -23,24 +31,18 @@ const GgufTensor& GgufWeights::find(const std::string& name, const std::vector<i
   return *tensor;
 }
 
-static void check_finite(const at::Tensor& tensor, const std::string& name) {
-  const auto* values = tensor.const_data_ptr<float>();
-  // The sum of x * 0 is NaN exactly when some x is NaN or infinite; it vectorises where isfinite() does not.
-  float sum = 0;
-  for (int64_t i = 0; i < tensor.numel(); ++i) sum += values[i] * 0.0f;
-  if (sum == 0) return;
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    if (!std::isfinite(values[i]))
-      throw failure("tensor {}: element {} is {}: the checkpoint is damaged", name, i, values[i]);
-  }
+static at::Tensor halves(const at::Tensor& weight, int64_t heads) {
+  const int64_t d = weight.size(0) / heads, in = weight.numel() / weight.size(0);
+  return weight.view({heads, d / 2, 2, in}).transpose(1, 2).reshape(weight.sizes());
 }
 
 at::Tensor GgufWeights::load(const std::string& name, const std::vector<int64_t>& shape) const {
   const GgufTensor& tensor = find(name, shape);
   at::Tensor out = at::empty(shape, at::kFloat);
   dequantise(*tensor.type, tensor.bytes.data(), out.numel(), out.mutable_data_ptr<float>());
-  check_finite(out, name);
-  return out;
+  check_finite(out, name_of(name).name);
+  const int64_t heads = name_of(name).interleaved_heads;
+  return heads ? halves(out, heads) : out;
 }
 
 at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int64_t>& shape,
@@ -54,8 +56,23 @@ at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int
     dequantise(*tensor.type, tensor.bytes.data() + static_cast<size_t>(row) * row_bytes, columns, to);
     to += columns;
   }
-  check_finite(out, name);
+  check_finite(out, name_of(name).name);
   return out;
+}
+
+void GgufWeights::check(const std::map<std::string, std::vector<int64_t>>& expected) const {
+  std::set<std::string_view> known;
+  for (const auto& entry : expected) known.insert(name_of(entry.first).name);
+  for (const auto& tensor : file_->tensors()) {
+    // rope_freqs.weight belongs to the rotary embedding, which the configuration has read.
+    if (!known.contains(tensor.name) && tensor.name != "rope_freqs.weight") {
+      throw invalid(
+          "{}: tensor {} is not part of this architecture as it is computed here (biases, experts and rope "
+          "factors are supported where the family says so)",
+          file_->file()->path().string(), tensor.name);
+    }
+  }
+  for (const auto& [name, shape] : expected) find(name, shape);
 }
 
 int64_t GgufWeights::bytes() const {

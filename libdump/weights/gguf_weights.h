@@ -1,4 +1,4 @@
-// The tensors of a GGUF file as a WeightSource.
+// The tensors of a GGUF file as a WeightSource, under the names of a Hugging Face checkpoint.
 #pragma once
 #include <memory>
 
@@ -7,19 +7,32 @@
 
 namespace oscar {
 
+struct GgufName {
+  std::string name;  // in the file
+  // Rows (or, of a bias, elements) of so many heads are stored with the rotary halves interleaved: row 2i of
+  // a head is the i-th of its first half, row 2i + 1 the i-th of the second. load() puts them one after the
+  // other. 0: as they are.
+  int64_t interleaved_heads = 0;
+};
+
 class GgufWeights : public WeightSource {
  public:
-  explicit GgufWeights(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {}
+  GgufWeights(std::shared_ptr<const GgufFile> file, std::map<std::string, GgufName> names)
+      : file_(std::move(file)), names_(std::move(names)) {}
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const override;
   at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                        std::span<const int32_t> rows) const override;
+  void check(const std::map<std::string, std::vector<int64_t>>& expected) const override;
   int64_t bytes() const override;
   std::string digest() const override;
+
+ private:
+  const GgufName& name_of(const std::string& name) const;
   // The tensor, or what load() would throw for its name, shape and type; reads none of its values.
   const GgufTensor& find(const std::string& name, const std::vector<int64_t>& shape) const;
 
- private:
   std::shared_ptr<const GgufFile> file_;
+  std::map<std::string, GgufName> names_;
 };
 
 }  // namespace oscar

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ class WeightSource {
   // The given rows of a matrix of that shape: an embedding is never dequantised whole.
   virtual at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                                std::span<const int32_t> rows) const = 0;
+  // The checkpoint holds exactly these tensors, or an error with the names of those that are missing, left
+  // over or of another shape or type; reads no values.
+  virtual void check(const std::map<std::string, std::vector<int64_t>>& expected) const = 0;
   virtual int64_t bytes() const = 0;       // of the checkpoint
   virtual std::string digest() const = 0;  // sha256 of the checkpoint's bytes; reads all of it
 };

@@ -115,7 +115,7 @@ TEST(Dump, SumsAgreeWithBruteForce) {
     const LayerShape& s = sums.shape();
     const int64_t hidden = model->config().hidden, width = int64_t{s.q_heads} * s.dim_v;
     const at::Tensor weight =
-        model->weights().load("blk." + std::to_string(layer) + ".attn_output.weight", {hidden, width});
+        model->weights().load("model.layers." + std::to_string(layer) + ".self_attn.o_proj.weight", {hidden, width});
     using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const Matrix w_o = Eigen::Map<const Floats>(weight.const_data_ptr<float>(), hidden, width).cast<double>();
     decoder.run_layer([&](int64_t, const AttentionRows& rows) {

@@ -1,0 +1,24 @@
+// What the files of the families share.
+#pragma once
+#include <functional>
+
+#include "libdump/models/gguf_config.h"
+#include "libdump/models/hf_config.h"
+
+namespace oscar {
+
+#define OSCAR_FAMILY(name, model_type, architecture, summary) \
+  TransformerSpec name##_hf(const HfConfig& config);          \
+  TransformerSpec name##_gguf(const GgufFile& file);
+#define OSCAR_NO_GGUF(name, model_type, summary) TransformerSpec name##_hf(const HfConfig& config);
+#include "libdump/models/models.def"
+#undef OSCAR_FAMILY
+#undef OSCAR_NO_GGUF
+
+// The window of each layer: of those that `layer_types` calls sliding_attention, or, where the configuration
+// has no such list, that `slides` names. 0: none. std::invalid_argument for a kind of layer that is neither
+// full nor sliding attention.
+void set_windows(TransformerSpec& spec, const HfConfig& config, int64_t window,
+                 const std::function<bool(int layer)>& slides);
+
+}  // namespace oscar

@@ -1,0 +1,153 @@
+#include "libdump/models/hf_config.h"
+
+#include <cmath>
+
+#include "formats/atomic_write.h"
+#include "formats/error.h"
+
+namespace oscar {
+
+using Json = nlohmann::json;
+
+HfConfig::HfConfig(const std::filesystem::path& directory) : path_(directory.string()) {
+  const auto file = directory / "config.json";
+  if (!std::filesystem::exists(file))
+    throw invalid("{}: expected a model directory with config.json, or a .gguf file", path_);
+  auto root = Json::parse(read_text(file, size_t{16} << 20), nullptr, false);
+  if (!root.is_object()) throw failure("{}: is not a JSON object", file.string());
+  const bool nested = root.contains("text_config") && root["text_config"].is_object();
+  json_ = nested ? root["text_config"] : root;
+  for (const char* key : {"tie_word_embeddings", "quantization_config"}) {
+    if (nested && !json_.contains(key) && root.contains(key)) json_[key] = root[key];
+  }
+  type_ = text("model_type", "");
+  if (type_.empty() && root.contains("model_type") && root["model_type"].is_string())
+    type_ = root["model_type"];
+  if (type_.empty()) throw failure("{}: 'model_type' is missing", file.string());
+}
+
+const Json* HfConfig::find(const char* key) const {
+  const auto entry = json_.find(key);
+  return entry == json_.end() || entry->is_null() ? nullptr : &*entry;
+}
+bool HfConfig::has(const char* key) const {
+  return find(key) != nullptr;
+}
+
+static std::runtime_error wrong(const std::string& path, const char* key, std::string_view expected,
+                                const Json* found) {
+  return failure("{}/config.json: '{}': expected {}, found {}", path, key, expected,
+                 found ? found->dump() : "nothing");
+}
+
+int64_t HfConfig::integer(const char* key, std::optional<int64_t> otherwise) const {
+  const Json* found = find(key);
+  if (!found && otherwise) return *otherwise;
+  if (!found || !found->is_number_integer() || found->get<int64_t>() < 0 ||
+      found->get<int64_t>() > (int64_t{1} << 30))
+    throw wrong(path_, key, "an integer from 0 to 2^30", found);
+  return found->get<int64_t>();
+}
+double HfConfig::number(const char* key, std::optional<double> otherwise) const {
+  const Json* found = find(key);
+  if (!found && otherwise) return *otherwise;
+  if (!found || !found->is_number() || !std::isfinite(found->get<double>()))
+    throw wrong(path_, key, "a number", found);
+  return found->get<double>();
+}
+bool HfConfig::flag(const char* key, bool otherwise) const {
+  const Json* found = find(key);
+  if (!found) return otherwise;
+  if (!found->is_boolean()) throw wrong(path_, key, "true or false", found);
+  return found->get<bool>();
+}
+std::string HfConfig::text(const char* key, const std::string& otherwise) const {
+  const Json* found = find(key);
+  if (!found) return otherwise;
+  if (!found->is_string()) throw wrong(path_, key, "a text", found);
+  return found->get<std::string>();
+}
+std::invalid_argument HfConfig::unsupported(const char* key, std::string_view why) const {
+  const Json* found = find(key);
+  return invalid("{}/config.json: '{}' {}: {}", path_, key, found ? found->dump() : "absent", why);
+}
+
+RopeConfig HfConfig::rope(const Json* parameters, double base, int dim) const {
+  RopeConfig rope;
+  rope.base = base;
+  rope.dim = dim;
+  if (!parameters || !parameters->is_object()) return rope;
+  const auto field = [&](const char* key, std::optional<double> otherwise = {}) {
+    const auto entry = parameters->find(key);
+    if (entry == parameters->end() || entry->is_null()) {
+      if (otherwise) return *otherwise;
+      throw failure("{}/config.json: rope scaling has no '{}'", path_, key);
+    }
+    if (!entry->is_number()) throw failure("{}/config.json: rope scaling: '{}' is not a number", path_, key);
+    return entry->get<double>();
+  };
+  rope.base = field("rope_theta", base);
+  std::string type = "default";
+  for (const char* key : {"rope_type", "type"}) {
+    if (parameters->contains(key) && (*parameters)[key].is_string()) {
+      type = (*parameters)[key];
+      break;
+    }
+  }
+  if (type == "default") return rope;
+  rope.scaling = type;
+  rope.factor = field("factor");
+  if (type == "linear") return rope;
+  if (type != "llama3")
+    throw invalid("{}/config.json: rope scaling '{}' is not supported; known: default, linear, llama3", path_,
+                  type);
+  rope.low_frequency = field("low_freq_factor");
+  rope.high_frequency = field("high_freq_factor");
+  rope.original_context = static_cast<int64_t>(field("original_max_position_embeddings"));
+  return rope;
+}
+
+TransformerSpec HfConfig::common() const {
+  if (has("kv_lora_rank"))
+    throw unsupported("kv_lora_rank",
+                      "multi-head latent attention caches one latent instead of keys and values, which has "
+                      "no per-head covariance yet");
+  if (integer("num_experts", 0) > 0 || integer("num_local_experts", 0) > 0 ||
+      integer("n_routed_experts", 0) > 0)
+    throw invalid("{}: a mixture of experts is not supported yet", path_);
+  TransformerSpec spec;
+  ModelConfig& config = spec.config;
+  config.path = path_;
+  config.architecture = type_;
+  config.name = text("_name_or_path", "");
+  if (config.name.empty()) config.name = std::filesystem::path(path_).filename().string();
+  config.hidden = static_cast<int>(integer("hidden_size"));
+  config.intermediate = static_cast<int>(integer("intermediate_size"));
+  config.vocabulary = static_cast<int>(integer("vocab_size"));
+  config.context = integer("max_position_embeddings", 0);
+  config.norm_eps = number("rms_norm_eps", 1e-6);
+  config.tied_embeddings = flag("tie_word_embeddings", false);
+  LayerSpec layer;
+  auto& a = layer.attention;
+  a.q_heads = static_cast<int>(integer("num_attention_heads"));
+  if (a.q_heads == 0) throw unsupported("num_attention_heads", "expected a positive integer");
+  a.kv_heads = static_cast<int>(integer("num_key_value_heads", a.q_heads));
+  a.dim_k = a.dim_v = static_cast<int>(integer("head_dim", config.hidden / a.q_heads));
+  a.scale = 1.0 / std::sqrt(static_cast<double>(a.dim_k));
+  const Json* parameters = find("rope_parameters") ? find("rope_parameters") : find("rope_scaling");
+  const int rotary = static_cast<int>(std::lround(a.dim_k * number("partial_rotary_factor", 1.0)));
+  config.ropes = {rope(parameters, number("rope_theta", 10000.0), rotary)};
+  for (int i = 0; i < integer("num_hidden_layers"); ++i) {
+    a.layer = i;
+    spec.layers.push_back(layer);
+  }
+  const auto activation = text("hidden_act", text("hidden_activation", "silu"));
+  if (activation == "gelu_pytorch_tanh" || activation == "gelu_new")
+    spec.activation = Activation::GeluTanh;
+  else if (activation != "silu" && activation != "swish")
+    throw invalid("{}/config.json: activation '{}' is not supported; known: silu, gelu_pytorch_tanh", path_,
+                  activation);
+  return spec;
+}
+
+}  // namespace oscar

@@ -1,0 +1,40 @@
+// config.json of a Hugging Face checkpoint, field by field.
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "libdump/models/transformer_spec.h"
+
+namespace oscar {
+
+class HfConfig {
+ public:
+  // config.json of the directory; the fields of its text_config where there is one. std::invalid_argument
+  // without the file, std::runtime_error for what is no JSON object.
+  explicit HfConfig(const std::filesystem::path& directory);
+
+  const std::string& path() const { return path_; }        // of the directory
+  const std::string& model_type() const { return type_; }  // "llama"
+  bool has(const char* key) const;                         // present and not null
+  // A field of another type is std::runtime_error naming it; an absent one is `otherwise`, or
+  // std::runtime_error where none is given.
+  int64_t integer(const char* key, std::optional<int64_t> otherwise = {}) const;
+  double number(const char* key, std::optional<double> otherwise = {}) const;
+  bool flag(const char* key, bool otherwise) const;
+  std::string text(const char* key, const std::string& otherwise) const;
+  const nlohmann::json* find(const char* key) const;  // nullptr where absent or null
+  std::invalid_argument unsupported(const char* key, std::string_view why) const;
+
+  // What most families share: sizes, heads, head_dim (stated, else hidden / heads), scale 1 / sqrt(d), layers
+  // of one kind, one rotary embedding of rope_theta or rope_parameters with its scaling.
+  TransformerSpec common() const;
+  // The rotary embedding that `parameters` (rope_scaling or rope_parameters, or nullptr) ask for.
+  RopeConfig rope(const nlohmann::json* parameters, double base, int dim) const;
+
+ private:
+  std::string path_, type_;
+  nlohmann::json json_;
+};
+
+}  // namespace oscar

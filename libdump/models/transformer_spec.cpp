@@ -1,0 +1,75 @@
+#include "libdump/models/transformer_spec.h"
+
+#include "formats/error.h"
+
+namespace oscar {
+namespace {
+
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+void add_linear(Shapes& shapes, const std::string& stem, int64_t out, int64_t in, bool bias) {
+  shapes[stem + ".weight"] = {out, in};
+  if (bias) shapes[stem + ".bias"] = {out};
+}
+
+void add_layer(Shapes& shapes, const TransformerSpec& spec, const LayerSpec& layer) {
+  const auto& a = layer.attention;
+  const int64_t hidden = spec.config.hidden, ff = spec.config.intermediate, q = int64_t{a.q_heads} * a.dim_k,
+                k = int64_t{a.kv_heads} * a.dim_k, v = int64_t{a.kv_heads} * a.dim_v;
+  const auto at = [&](const std::string& part) { return layer_tensor(a.layer, part); };
+  for (const auto* norm :
+       {&spec.before_attention, &spec.after_attention, &spec.before_mlp, &spec.after_mlp}) {
+    if (!norm->empty()) shapes[at(*norm + ".weight")] = {hidden};
+  }
+  if (spec.fused) {
+    add_linear(shapes, at("self_attn.qkv_proj"), q + k + v, hidden, layer.qkv_bias);
+    add_linear(shapes, at("mlp.gate_up_proj"), 2 * ff, hidden, spec.mlp_bias);
+  } else {
+    add_linear(shapes, at("self_attn.q_proj"), q, hidden, layer.qkv_bias);
+    add_linear(shapes, at("self_attn.k_proj"), k, hidden, layer.qkv_bias);
+    add_linear(shapes, at("self_attn.v_proj"), v, hidden, layer.qkv_bias);
+    add_linear(shapes, at("mlp.gate_proj"), ff, hidden, spec.mlp_bias);
+    add_linear(shapes, at("mlp.up_proj"), ff, hidden, spec.mlp_bias);
+  }
+  add_linear(shapes, at("self_attn.o_proj"), hidden, int64_t{a.q_heads} * a.dim_v, layer.out_bias);
+  add_linear(shapes, at("mlp.down_proj"), hidden, ff, spec.mlp_bias);
+  if (layer.qk_norm != QkNorm::None) {
+    const bool head = layer.qk_norm == QkNorm::Head;
+    shapes[at("self_attn.q_norm.weight")] = {head ? a.dim_k : q};
+    shapes[at("self_attn.k_norm.weight")] = {head ? a.dim_k : k};
+  }
+}
+
+}  // namespace
+
+std::string layer_tensor(int layer, const std::string& part) {
+  return fmt::format("model.layers.{}.{}", layer, part);
+}
+
+Shapes expected_tensors(const TransformerSpec& spec) {
+  const int64_t hidden = spec.config.hidden, vocabulary = spec.config.vocabulary;
+  Shapes shapes{{"model.embed_tokens.weight", {vocabulary, hidden}}, {"model.norm.weight", {hidden}}};
+  if (!spec.config.tied_embeddings) shapes["lm_head.weight"] = {vocabulary, hidden};
+  for (const auto& layer : spec.layers) add_layer(shapes, spec, layer);
+  return shapes;
+}
+
+void finish(TransformerSpec& spec) {
+  ModelConfig& config = spec.config;
+  config.layers = static_cast<int>(spec.layers.size());
+  for (const auto& layer : spec.layers) {
+    const auto& a = layer.attention;
+    const auto where = fmt::format("{}: layer {}", config.path, a.layer);
+    if (a.kv_heads <= 0 || a.q_heads % a.kv_heads != 0)
+      throw failure("{}: {} query heads cannot share {} KV heads", where, a.q_heads, a.kv_heads);
+    if (a.dim_k <= 0 || a.dim_k % 4 != 0 || a.dim_v <= 0 || a.dim_v % 4 != 0)
+      throw failure("{}: head dims {} and {} are not positive multiples of 4", where, a.dim_k, a.dim_v);
+    if (layer.rope < 0) continue;
+    const int dim = config.ropes.at(static_cast<size_t>(layer.rope)).dim;
+    if (dim <= 0 || dim % 2 != 0 || dim > a.dim_k)
+      throw failure("{}: {} rotary dims do not fit a head of {}", where, dim, a.dim_k);
+  }
+  for (const auto& layer : spec.layers) config.attention.push_back(layer.attention);
+}
+
+}  // namespace oscar

@@ -1,0 +1,180 @@
+#include "libdump/weights/safetensors_weights.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+#include "formats/sha256.h"
+#include "libdump/weights/finite.h"
+
+namespace oscar {
+namespace {
+
+constexpr int64_t kBlock =
+    128;  // of block-scaled FP8, both ways; the last block of a row or column may be cut
+constexpr std::string_view kEmbedding = "embed_tokens.weight", kWeight = ".weight";
+
+bool is_scale(std::string_view name) {
+  return name.ends_with(".weight_scale") || name.ends_with(".weight_scale_inv") ||
+         name.ends_with(".input_scale");
+}
+// Kept by some exporters; computed here.
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") ||
+         name.ends_with(".attn.bias");
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 6;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
+}
+
+}  // namespace
+
+SafeTensorsWeights::SafeTensorsWeights(const std::filesystem::path& directory)
+    : directory_(directory), shards_(read_sharded_safetensors(directory)) {
+  // "model." of most, "model.language_model." or "language_model.model." of models that also see, "" of bare
+  // decoders.
+  std::string found;
+  for (const auto& shard : shards_.shards) {
+    for (const auto& entry : shard.content.tensors) {
+      if (entry.first.ends_with(kEmbedding) && (found.empty() || entry.first.size() < found.size()))
+        found = entry.first;
+    }
+  }
+  prefix_ = found.substr(0, found.size() - std::min(found.size(), kEmbedding.size()));
+  for (const auto& shard : shards_.shards) {
+    for (const auto& [name, tensor] : shard.content.tensors) {
+      const auto head = name.find("lm_head.");
+      if (head != name.npos)
+        tensors_.emplace(name.substr(head), &tensor);
+      else if (name.starts_with(prefix_))
+        tensors_.emplace("model." + name.substr(prefix_.size()), &tensor);
+      else
+        tensors_.emplace(name, &tensor);
+    }
+  }
+}
+
+const Tensor* SafeTensorsWeights::find(const std::string& name) const {
+  const auto entry = tensors_.find(name);
+  return entry == tensors_.end() ? nullptr : entry->second;
+}
+
+const Tensor& SafeTensorsWeights::need(const std::string& name, const std::vector<int64_t>& shape) const {
+  const Tensor* tensor = find(name);
+  if (!tensor) throw failure("{}: tensor {} {} is missing", directory_.string(), name, to_string(shape));
+  if (tensor->shape != shape)
+    throw failure("{}: tensor {}: expected shape {}, found {}", directory_.string(), name, to_string(shape),
+                  to_string(tensor->shape));
+  const auto dtype = tensor->dtype;
+  if (dtype != DType::F32 && dtype != DType::BF16 && dtype != DType::F16 && dtype != DType::F8_E4M3)
+    throw invalid("{}: tensor {}: {} is not supported; expected BF16, F16, F32 or F8_E4M3 with scales",
+                  directory_.string(), name, info(dtype).name);
+  return *tensor;
+}
+
+SafeTensorsWeights::Scales SafeTensorsWeights::scales_of(const std::string& name,
+                                                         const Tensor& weight) const {
+  const std::string stem = name.substr(0, name.size() - kWeight.size());
+  const Tensor* scale = find(stem + ".weight_scale");
+  const Tensor* blocks = find(stem + ".weight_scale_inv");
+  const Tensor* any = scale ? scale : blocks;
+  const auto where = fmt::format("{}: tensor {}", directory_.string(), name);
+  if (weight.shape.size() != 2)
+    throw failure("{}: FP8 {}: expected a matrix", where, to_string(weight.shape));
+  if (!any) throw failure("{}: FP8 without {}.weight_scale or .weight_scale_inv beside it", where, stem);
+  if (any->dtype != DType::F32 && any->dtype != DType::BF16 && any->dtype != DType::F16)
+    throw failure("{}: its scale is {}: expected F32, BF16 or F16", where, info(any->dtype).name);
+  const int64_t rows = weight.shape[0], columns = weight.shape[1];
+  const int64_t block_rows = (rows + kBlock - 1) / kBlock, block_columns = (columns + kBlock - 1) / kBlock;
+  Scales scales{any->floats(), 1, 1, columns};
+  if (any->count() == 1) {
+    scales.block_rows = rows;
+  } else if (any->shape == Shape{block_rows, block_columns} &&
+             (blocks || (rows > kBlock && columns > kBlock))) {
+    scales.columns = block_columns;
+    scales.block_rows = scales.block_columns = kBlock;
+  } else if (any->shape != Shape{rows} && any->shape != Shape{rows, 1}) {
+    throw failure("{}: scales {} of {}: expected one, [{}], or blocks [{}, {}]", where, to_string(any->shape),
+                  to_string(weight.shape), rows, block_rows, block_columns);
+  }
+  return scales;
+}
+
+void SafeTensorsWeights::convert(const std::string& name, const Tensor& weight, int64_t first, int64_t rows,
+                                 float* out) const {
+  const int64_t columns =
+      weight.shape.size() > 1 ? weight.count() / std::max<int64_t>(weight.shape[0], 1) : 1;
+  const size_t offset = static_cast<size_t>(first * columns) * info(weight.dtype).size();
+  to_float(weight.dtype, weight.bytes.data() + offset, static_cast<size_t>(rows * columns), out);
+  if (weight.dtype != DType::F8_E4M3) return;
+  const Scales scales = scales_of(name, weight);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* of_row = scales.values.data() + (first + r) / scales.block_rows * scales.columns;
+    for (int64_t c = 0; c < columns; ++c) out[r * columns + c] *= of_row[c / scales.block_columns];
+  }
+}
+
+at::Tensor SafeTensorsWeights::load(const std::string& name, const std::vector<int64_t>& shape) const {
+  const Tensor& weight = need(name, shape);
+  at::Tensor out = at::empty(shape, at::kFloat);
+  convert(name, weight, 0, shape.at(0), out.mutable_data_ptr<float>());
+  check_finite(out, name);
+  return out;
+}
+
+at::Tensor SafeTensorsWeights::load_rows(const std::string& name, const std::vector<int64_t>& shape,
+                                         std::span<const int32_t> rows) const {
+  const Tensor& weight = need(name, shape);
+  at::Tensor out = at::empty({static_cast<int64_t>(rows.size()), shape.at(1)}, at::kFloat);
+  auto* to = out.mutable_data_ptr<float>();
+  for (const int32_t row : rows) {
+    convert(name, weight, row, 1, to);
+    to += shape[1];
+  }
+  check_finite(out, name);
+  return out;
+}
+
+void SafeTensorsWeights::check(const std::map<std::string, std::vector<int64_t>>& expected) const {
+  std::vector<std::string> missing, surplus;
+  for (const auto& [name, shape] : expected) {
+    if (!find(name)) missing.push_back(name);
+  }
+  for (const auto& entry : tensors_) {
+    const auto& name = entry.first;
+    const bool tied_head = name == "lm_head.weight";  // some exporters write the shared matrix twice
+    if (!expected.contains(name) && !is_scale(name) && !is_buffer(name) && !tied_head)
+      surplus.push_back(name);
+  }
+  if (!missing.empty() || !surplus.empty()) {
+    throw failure(
+        "{}: the tensors are not those of this architecture as it is computed here; missing: {}; left over: "
+        "{}",
+        directory_.string(), missing.empty() ? "none" : listed(missing),
+        surplus.empty() ? "none" : listed(surplus));
+  }
+  for (const auto& [name, shape] : expected) {
+    const Tensor& weight = need(name, shape);
+    if (weight.dtype == DType::F8_E4M3) scales_of(name, weight);
+  }
+}
+
+int64_t SafeTensorsWeights::bytes() const {
+  int64_t total = 0;
+  for (const auto& shard : shards_.shards)
+    total += static_cast<int64_t>(std::filesystem::file_size(directory_ / shard.file));
+  return total;
+}
+
+std::string SafeTensorsWeights::digest() const {
+  Sha256 sha;
+  for (const auto& shard : shards_.shards) sha.update(sha256_file(directory_ / shard.file));
+  return sha.hex();
+}
+
+}  // namespace oscar

@@ -1,0 +1,43 @@
+// The tensors of a Hugging Face directory as a WeightSource. BF16, F16, F32, and FP8 (e4m3) with one scale a
+// tensor, a channel or a block.
+#pragma once
+#include <filesystem>
+
+#include "formats/safetensors_index.h"
+#include "libdump/weights/weight_source.h"
+
+namespace oscar {
+
+class SafeTensorsWeights : public WeightSource {
+ public:
+  // std::invalid_argument without .safetensors, std::runtime_error for damaged ones or an index that does not
+  // agree with them.
+  explicit SafeTensorsWeights(const std::filesystem::path& directory);
+  at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const override;
+  at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
+                       std::span<const int32_t> rows) const override;
+  void check(const std::map<std::string, std::vector<int64_t>>& expected) const override;
+  int64_t bytes() const override;
+  std::string digest() const override;  // over the digests of the shards in name order
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+
+ private:
+  const Tensor* find(const std::string& name) const;
+  const Tensor& need(const std::string& name, const std::vector<int64_t>& shape) const;
+  // The scales of an FP8 weight over its rows and columns: (rows, columns) float32 of blocks of `block` each
+  // way.
+  struct Scales {
+    std::vector<float> values;
+    int64_t columns = 1, block_rows = 1, block_columns = 1;
+  };
+  Scales scales_of(const std::string& name, const Tensor& weight) const;
+  void convert(const std::string& name, const Tensor& weight, int64_t first_row, int64_t rows,
+               float* out) const;
+
+  std::filesystem::path directory_;
+  ShardedSafeTensors shards_;
+  std::map<std::string, const Tensor*> tensors_;  // by name, prefix taken off
+  std::string prefix_;                            // before "model.embed_tokens.weight"
+};
+
+}  // namespace oscar

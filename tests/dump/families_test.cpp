@@ -1,0 +1,82 @@
+// Every family against `transformers`: checkpoints that it wrote, rows and logits that it computed
+// (tests/golden/make_families.py).
+#include <ATen/ATen.h>
+
+#include "formats/error.h"
+#include "formats/safetensors.h"
+#include "libdump/decoder.h"
+#include "tests/support/support.h"
+
+namespace oscar {
+namespace {
+
+std::vector<int32_t> prompt(int64_t length) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>((7 * i * i + 3 * i + length) % 96));
+  return ids;
+}
+std::vector<int64_t> kept(int64_t length) {
+  std::vector<int64_t> positions{0, length / 2, length - 1};
+  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
+  return positions;
+}
+
+struct Errors {
+  double rows = 0, logits = 0;
+  std::string where;  // of the worst row
+};
+Errors compare(const std::string& name, Precision precision, int64_t length) {
+  const SafeTensors golden = read_safetensors(test::golden("families/" + name + ".safetensors"));
+  const auto expected = [&](const std::string& part) {
+    return golden.tensors.at(fmt::format("{}.{}", length, part)).floats();
+  };
+  auto model = open_model(test::golden("families/" + name), precision);
+  Decoder decoder(*model, {prompt(length)}, {1, true});
+  Errors errors;
+  const auto positions = kept(length);
+  const auto picked = [&](const float* values, int64_t width) {
+    std::vector<float> rows;
+    for (const int64_t t : positions) rows.insert(rows.end(), values + t * width, values + (t + 1) * width);
+    return rows;
+  };
+  for (size_t layer = 0; !decoder.done(); ++layer) {
+    decoder.run_layer([&](int64_t, const AttentionRows& rows) {
+      const LayerShape& s = *rows.shape;
+      const auto check = [&](const char* part, const float* values, int64_t width) {
+        const auto found = picked(values, width), all = expected(part);
+        const double error =
+            test::relative_error(found, std::span(all).subspan(layer * found.size(), found.size()));
+        if (error <= errors.rows) return;
+        errors.rows = error;
+        errors.where = fmt::format("layer {} {}", layer, part);
+      };
+      check("q", rows.q, int64_t{s.q_heads} * s.dim_k);
+      check("k", rows.k, int64_t{s.kv_heads} * s.dim_k);
+      check("v", rows.v, int64_t{s.kv_heads} * s.dim_v);
+      check("o", rows.o, int64_t{s.q_heads} * s.dim_v);
+    });
+  }
+  const at::Tensor logits = model->logits(decoder.hidden()[0]);
+  errors.logits =
+      test::relative_error(picked(logits.const_data_ptr<float>(), logits.size(1)), expected("logits"));
+  return errors;
+}
+
+class Families : public ::testing::TestWithParam<const char*> {};
+TEST_P(Families, RowsAndLogitsOfTransformers) {
+  for (const int64_t length : {1, 7, 130, 700}) {
+    const Errors exact = compare(GetParam(), Precision::Float32, length);
+    EXPECT_LE(exact.rows, 1e-4) << length << " tokens, " << exact.where;
+    EXPECT_LE(exact.logits, 1e-4) << length << " tokens";
+    const Errors rounded = compare(GetParam(), Precision::BFloat16, length);
+    EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
+    EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, Families,
+                         ::testing::Values("llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3",
+                                           "gemma3", "phi3", "olmo2", "granite"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace oscar
