@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <unordered_set>
+#include <numeric>
 
-#include "formats/bytes.h"
+#include "formats/budget.h"
 
 namespace oscar {
 
@@ -71,9 +71,11 @@ size_t least_size(uint32_t type) {  // in the file: what a count is checked agai
 
 class Parser {
  public:
-  explicit Parser(const MappedFile& file) : in_(file.bytes(), file.path().string()) {}
+  explicit Parser(const MappedFile& file)
+      : in_(file.bytes(), file.path().string()), budget_(Budget::of_file(file.bytes().size())) {}
 
   ByteReader& in() { return in_; }
+  void take(uint64_t bytes) { budget_.take(bytes, in_, "the metadata"); }
 
   uint64_t count(std::string_view what, size_t least) {
     const auto n = in_.read<uint64_t>(what);
@@ -83,12 +85,18 @@ class Parser {
     }
     return n;
   }
-  std::string string(std::string_view what) { return std::string(in_.text(in_.read<uint64_t>(what), what)); }
+  std::string string(std::string_view what) {
+    const auto text = in_.text(in_.read<uint64_t>(what), what);
+    budget_.take_text(text.size(), in_, what);
+    return std::string(text);
+  }
   std::string name(std::string_view what) {
     const auto length = in_.read<uint64_t>(what);
     if (length > kMaxName)
       throw in_.fail(fmt::format("{} has {} bytes, at most {} are allowed", what, length, kMaxName));
-    return std::string(in_.text(length, what));
+    const auto text = in_.text(length, what);
+    budget_.take_text(text.size(), in_, what);
+    return std::string(text);
   }
 
   GgufValue value(uint32_t type, const std::string& key, uint32_t depth = 0) {
@@ -146,6 +154,7 @@ class Parser {
   template <typename T, typename Read>
   std::vector<T> list(uint64_t n, Read read) {
     std::vector<T> values;
+    take(n * sizeof(T));  // of a vector of bools that is more than enough
     values.reserve(n);
     for (uint64_t i = 0; i < n; ++i) values.push_back(read());
     return values;
@@ -173,10 +182,11 @@ class Parser {
   }
 
   ByteReader in_;
+  Budget budget_;
 };
 
 uint32_t read_version(ByteReader& in) {
-  if (in.text(4, "the GGUF magic") != "GGUF") throw failure("{}: is not a GGUF file", in.file());
+  if (in.text(4, "the GGUF magic") != "GGUF") throw in.fail_at(0, "is not a GGUF file: no magic number");
   const auto version = in.read<uint32_t>("the version");
   if (version == 2 || version == 3) return version;
   if (version == 1) throw in.fail("GGUF version 1 is not supported: convert the file to version 3");
@@ -184,34 +194,37 @@ uint32_t read_version(ByteReader& in) {
   throw in.fail(fmt::format("GGUF version {} is not supported: expected 2 or 3", version));
 }
 
-uint64_t alignment_of(const std::map<std::string, GgufValue>& metadata, const ByteReader& in) {
-  const auto entry = metadata.find("general.alignment");
-  if (entry == metadata.end()) return 32;
-  const auto* value = std::get_if<int64_t>(&entry->second.value);
+uint64_t alignment_of(const GgufFile& file, const ByteReader& in) {
+  const auto entry = std::ranges::find(file.entries(), "general.alignment", &GgufEntry::key);
+  if (entry == file.entries().end()) return 32;
+  const auto* value = std::get_if<int64_t>(&file.metadata().at("general.alignment").value);
   if (!value || *value <= 0 || !std::has_single_bit(static_cast<uint64_t>(*value))) {
-    throw in.fail("'general.alignment' is not a power of two");
+    const auto at = entry->bytes.data() - file.file()->bytes().data();
+    throw in.fail_at(static_cast<size_t>(at), "'general.alignment' is not a power of two");
   }
   return static_cast<uint64_t>(*value);
 }
 
 struct Place {
   uint64_t offset, size;  // from the start of the tensor data
+  size_t at;              // of what tells it
 };
 
 // Name, extents, type and offset of one tensor, as the file tells them.
 Place read_tensor_info(Parser& parser, GgufTensor& tensor, uint64_t alignment) {
   auto& in = parser.in();
+  const auto at = in.offset();
   tensor.name = parser.name("a tensor name");
   const auto refuse = [&](std::string_view why) {
-    return in.fail(fmt::format("tensor '{}': {}", tensor.name, why));
+    return in.fail_at(at, fmt::format("tensor '{}': {}", shown(tensor.name), why));
   };
   const auto dims = in.read<uint32_t>("the number of dimensions");
   if (dims > kMaxDims) throw refuse(fmt::format("{} dimensions, at most {} are allowed", dims, kMaxDims));
-  for (uint32_t i = 0; i < dims; ++i) {
-    const auto extent = in.read<uint64_t>("an extent");
-    if (extent > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-      throw refuse("an extent is above 2^63 - 1");
-    tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(extent));
+  parser.take(dims * sizeof(int64_t));
+  tensor.shape.resize(dims);
+  for (auto extent = tensor.shape.rbegin(); extent != tensor.shape.rend(); ++extent) {
+    *extent = in.read<int64_t>("an extent");
+    if (*extent < 0) throw refuse("an extent is above 2^63 - 1");
   }
   const auto id = in.read<uint32_t>("the type");
   tensor.type = find_ggml_type(id);
@@ -228,72 +241,47 @@ Place read_tensor_info(Parser& parser, GgufTensor& tensor, uint64_t alignment) {
   if (!blocks.empty()) blocks.back() /= tensor.type->block;
   const auto size = byte_count(blocks, tensor.type->bytes);
   if (!size) throw refuse(fmt::format("shape {} is too large", to_string(tensor.shape)));
-  return {offset, static_cast<uint64_t>(*size)};
+  return {offset, static_cast<uint64_t>(*size), at};
 }
 
-void place_tensors(const MappedFile& file, size_t header_end, uint64_t alignment,
+void place_tensors(const ByteReader& in, std::span<const std::byte> all, uint64_t alignment,
                    std::span<GgufTensor> tensors, std::span<const Place> places) {
-  const auto all = file.bytes();
-  const uint64_t start = (header_end + alignment - 1) / alignment * alignment;
+  const uint64_t start = (in.offset() + alignment - 1) / alignment * alignment;
   const uint64_t room = start < all.size() ? all.size() - start : 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto [offset, size] = places[i];
+    const auto [offset, size, at] = places[i];
     if (offset > room || size > room - offset) {
-      throw failure(
-          "{}: tensor '{}' ({} {}) needs bytes {} to {} of the tensor data, which has {}: the file is "
-          "truncated or corrupt",
-          file.path().string(), tensors[i].name, tensors[i].type->name, to_string(tensors[i].shape), offset,
-          fmt::format("{} + {}", offset, size), room);
+      throw in.fail_at(
+          at,
+          fmt::format("tensor '{}' ({} {}) needs bytes {} to {} + {} of the tensor data, which has {}: the "
+                      "file is truncated or corrupt",
+                      shown(tensors[i].name), tensors[i].type->name, to_string(tensors[i].shape), offset,
+                      offset, size, room));
     }
     if (size) tensors[i].bytes = all.subspan(start + offset, size);
   }
-  std::vector<const GgufTensor*> order;
-  for (const auto& tensor : tensors) {
-    if (!tensor.bytes.empty()) order.push_back(&tensor);
-  }
-  std::ranges::sort(order, {}, [](const GgufTensor* tensor) { return tensor->bytes.data(); });
-  for (size_t i = 1; i < order.size(); ++i) {
-    if (order[i]->bytes.data() < order[i - 1]->bytes.data() + order[i - 1]->bytes.size()) {
-      throw failure("{}: tensors '{}' and '{}' overlap", file.path().string(), order[i - 1]->name,
-                    order[i]->name);
-    }
-  }
 }
 
-std::string_view kind(const GgufValue& value) {
-  constexpr std::string_view names[] = {"an integer",
-                                        "an integer",
-                                        "a float",
-                                        "a bool",
-                                        "a string",
-                                        "an array of strings",
-                                        "an array of integers",
-                                        "an array of floats",
-                                        "an array of bools",
-                                        "an array of arrays"};
-  static_assert(std::size(names) == std::variant_size_v<decltype(GgufValue::value)>);
-  return names[value.value.index()];
-}
-
-const GgufValue* lookup(const GgufFile& file, const std::string& key) {
-  const auto entry = file.metadata().find(key);
-  return entry == file.metadata().end() ? nullptr : &entry->second;
-}
-std::runtime_error mismatch(const GgufFile& file, const std::string& key, std::string_view expected,
-                            const GgufValue& found) {
-  return failure("{}: metadata '{}': expected {}, found {}", file.file()->path().string(), key, expected,
-                 kind(found));
-}
-template <typename T>
-const T* get(const GgufFile& file, const std::string& key, std::string_view expected) {
-  const auto* found = lookup(file, key);
-  if (!found) return nullptr;
-  if (const auto* value = std::get_if<T>(&found->value)) return value;
-  throw mismatch(file, key, expected, *found);
-}
-template <typename T>
-std::optional<T> copied(const T* value) {
-  return value ? std::optional<T>(*value) : std::nullopt;
+// No tensor has the name or the bytes of another.
+void check_apart(const ByteReader& in, std::span<const GgufTensor> tensors, std::span<const Place> places) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {},
+                    [&](size_t i) { return std::pair<std::string_view, size_t>(tensors[i].name, i); });
+  const auto same = [&](size_t a, size_t b) { return tensors[a].name == tensors[b].name; };
+  if (const auto twice = std::ranges::adjacent_find(order, same); twice != order.end()) {
+    const auto second = twice[1];
+    throw in.fail_at(places[second].at,
+                     fmt::format("tensor '{}' appears twice", shown(tensors[second].name)));
+  }
+  std::erase_if(order, [&](size_t i) { return places[i].size == 0; });
+  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(places[i].offset, i); });
+  const auto into = [&](size_t a, size_t b) { return places[b].offset - places[a].offset < places[a].size; };
+  if (const auto first = std::ranges::adjacent_find(order, into); first != order.end()) {
+    throw in.fail_at(places[first[1]].at,
+                     fmt::format("tensors '{}' and '{}' overlap", shown(tensors[first[0]].name),
+                                 shown(tensors[first[1]].name)));
+  }
 }
 
 }  // namespace
@@ -311,65 +299,30 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   result.version_ = read_version(in);
   const auto tensor_count = parser.count("the number of tensors", 24);
   const auto value_count = parser.count("the number of metadata entries", 13);
+  // Nodes of the map, and the key of each.
+  constexpr size_t kNode = sizeof(decltype(result.metadata_)::value_type) + 4 * sizeof(void*);
+  parser.take(value_count * (sizeof(GgufEntry) + kNode) +
+              tensor_count * (sizeof(GgufTensor) + sizeof(Place) + sizeof(size_t)));
+  result.entries_.reserve(value_count);
   for (uint64_t i = 0; i < value_count; ++i) {
     const auto begin = in.offset();
     auto key = parser.name("a metadata key");
-    const auto type = in.read<uint32_t>(key);
-    auto value = parser.value(type, key);
-    if (!result.metadata_.emplace(key, std::move(value)).second)
-      throw in.fail(fmt::format("metadata '{}' appears twice", key));
+    const auto type = in.read<uint32_t>("a value type");
+    auto value = parser.value(type, shown(key));
     const auto bytes = result.file_->bytes().subspan(begin, in.offset() - begin);
     result.entries_.push_back({{reinterpret_cast<const char*>(bytes.data()) + 8, key.size()}, bytes});
+    if (!result.metadata_.emplace(std::move(key), std::move(value)).second)
+      throw in.fail_at(begin, fmt::format("metadata '{}' appears twice", shown(result.entries_.back().key)));
   }
-  const auto alignment = result.alignment_ = alignment_of(result.metadata_, in);
+  const auto alignment = result.alignment_ = alignment_of(result, in);
   std::vector<Place> places;
-  std::unordered_set<std::string> names;
-  for (uint64_t i = 0; i < tensor_count; ++i) {
-    auto& tensor = result.tensors_.emplace_back();
-    places.push_back(read_tensor_info(parser, tensor, alignment));
-    if (!names.insert(tensor.name).second)
-      throw in.fail(fmt::format("tensor '{}' appears twice", tensor.name));
-  }
-  place_tensors(*result.file_, in.offset(), alignment, result.tensors_, places);
+  places.reserve(tensor_count);
+  result.tensors_.reserve(tensor_count);
+  for (uint64_t i = 0; i < tensor_count; ++i)
+    places.push_back(read_tensor_info(parser, result.tensors_.emplace_back(), alignment));
+  place_tensors(in, result.file_->bytes(), alignment, result.tensors_, places);
+  check_apart(in, result.tensors_, places);
   return result;
-}
-
-const GgufTensor* GgufFile::find(std::string_view name) const {
-  const auto tensor = std::ranges::find(tensors_, name, &GgufTensor::name);
-  return tensor == tensors_.end() ? nullptr : &*tensor;
-}
-
-std::optional<int64_t> GgufFile::integer(const std::string& key) const {
-  const auto* found = lookup(*this, key);
-  if (!found) return std::nullopt;
-  if (const auto* value = std::get_if<int64_t>(&found->value)) return *value;
-  if (const auto* value = std::get_if<uint64_t>(&found->value); value && std::in_range<int64_t>(*value)) {
-    return static_cast<int64_t>(*value);
-  }
-  throw mismatch(*this, key, "an integer below 2^63", *found);
-}
-std::optional<double> GgufFile::number(const std::string& key) const {
-  const auto* found = lookup(*this, key);
-  if (!found) return std::nullopt;
-  if (const auto* value = std::get_if<double>(&found->value)) return *value;
-  if (const auto* value = std::get_if<int64_t>(&found->value)) return static_cast<double>(*value);
-  if (const auto* value = std::get_if<uint64_t>(&found->value)) return static_cast<double>(*value);
-  throw mismatch(*this, key, "a number", *found);
-}
-std::optional<bool> GgufFile::boolean(const std::string& key) const {
-  return copied(get<bool>(*this, key, "a bool"));
-}
-std::optional<std::string> GgufFile::text(const std::string& key) const {
-  return copied(get<std::string>(*this, key, "a string"));
-}
-const std::vector<std::string>* GgufFile::texts(const std::string& key) const {
-  return get<std::vector<std::string>>(*this, key, "an array of strings");
-}
-const std::vector<int64_t>* GgufFile::integers(const std::string& key) const {
-  return get<std::vector<int64_t>>(*this, key, "an array of integers");
-}
-const std::vector<double>* GgufFile::numbers(const std::string& key) const {
-  return get<std::vector<double>>(*this, key, "an array of floats");
 }
 
 }  // namespace oscar

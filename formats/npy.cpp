@@ -26,7 +26,8 @@ constexpr Descr kDescr[] = {
 // (3, 4), }
 class HeaderParser {
  public:
-  HeaderParser(std::string_view text, std::string file) : text_(text), file_(std::move(file)) {}
+  // `in` begins at the text and is for messages alone.
+  HeaderParser(std::string_view text, ByteReader in) : text_(text), in_(std::move(in)) {}
 
   void parse() {
     expect('{');
@@ -42,7 +43,7 @@ class HeaderParser {
       } else if (key == "shape" && !shape) {
         shape = tuple();
       } else {
-        throw fail(fmt::format("unknown or repeated key '{}'", key));
+        throw fail(fmt::format("unknown or repeated key '{}'", shown(key)));
       }
       if (!accept(',')) {
         expect('}');
@@ -53,7 +54,9 @@ class HeaderParser {
     if (at_ != text_.size()) throw fail("text follows the dict");
     if (!descr || !fortran || !shape) throw fail("one of 'descr', 'fortran_order' and 'shape' is missing");
   }
-  std::runtime_error fail(std::string_view why) const { return failure("{}: npy header: {}", file_, why); }
+  std::runtime_error fail(std::string_view why) const {
+    return in_.fail_at(in_.offset() + at_, fmt::format("npy header: {}", why));
+  }
 
   std::optional<std::string_view> descr;
   std::optional<bool> fortran;
@@ -70,7 +73,7 @@ class HeaderParser {
     return true;
   }
   void expect(char c) {
-    if (!accept(c)) throw fail(fmt::format("expected '{}' at character {}", c, at_));
+    if (!accept(c)) throw fail(fmt::format("expected '{}'", c));
   }
   std::string_view quoted() {
     const char quote = accept('"') ? '"' : '\'';
@@ -117,7 +120,7 @@ class HeaderParser {
   }
 
   std::string_view text_;
-  std::string file_;
+  ByteReader in_;
   size_t at_ = 0;
 };
 
@@ -129,10 +132,10 @@ DType dtype_of_descr(const HeaderParser& header) {
   });
   if (row != std::end(kDescr)) return row->dtype;
   if (name.starts_with('>'))
-    throw header.fail(fmt::format("dtype '{}' is big-endian: save it as little-endian", name));
+    throw header.fail(fmt::format("dtype '{}' is big-endian: save it as little-endian", shown(name)));
   if (name.find('O') != name.npos)
     throw header.fail("dtype 'object' holds pickled Python objects: save numbers");
-  throw header.fail(fmt::format("dtype '{}' is not supported: save floats, integers or bools", name));
+  throw header.fail(fmt::format("dtype '{}' is not supported: save floats, integers or bools", shown(name)));
 }
 
 }  // namespace
@@ -141,13 +144,14 @@ Tensor read_npy(const std::filesystem::path& path) {
   const auto file = MappedFile::open(path);
   ByteReader reader(file->bytes(), path.string());
   if (reader.text(kMagic.size(), "the npy magic") != kMagic)
-    throw failure("{}: is not an .npy file", path.string());
+    throw reader.fail_at(0, "is not an .npy file: no magic number");
   const auto major = reader.read<uint8_t>("the version");
   reader.read<uint8_t>("the version");
   if (major < 1 || major > 3) throw reader.fail(fmt::format("npy version {} is not 1, 2 or 3", major));
   const uint64_t length =
       major == 1 ? reader.read<uint16_t>("the header length") : reader.read<uint32_t>("the header length");
-  HeaderParser header(reader.text(length, "the header"), path.string());
+  const auto begin = reader;
+  HeaderParser header(reader.text(length, "the header"), begin);
   header.parse();
   const auto dtype = dtype_of_descr(header);
   if (*header.fortran && header.shape->size() > 1) {
@@ -155,9 +159,9 @@ Tensor read_npy(const std::filesystem::path& path) {
   }
   const auto size = byte_count(*header.shape, dtype);
   if (!size || static_cast<uint64_t>(*size) != reader.remaining()) {
-    throw failure("{}: {} {} needs {} bytes, {} follow the header: the file is truncated or corrupt",
-                  path.string(), info(dtype).name, to_string(*header.shape),
-                  size ? fmt::to_string(*size) : "too many", reader.remaining());
+    throw reader.fail(fmt::format(
+        "{} {} needs {} bytes, {} follow the header: the file is truncated or corrupt", info(dtype).name,
+        to_string(*header.shape), size ? fmt::to_string(*size) : "too many", reader.remaining()));
   }
   return {dtype, *header.shape, reader.take(static_cast<uint64_t>(*size), "the data"), file};
 }

@@ -4,17 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "formats/bytes.h"
+#include "formats/budget.h"
 #include "formats/pt.h"
 #include "formats/zip.h"
 
 namespace oscar {
 
-// The bytes of the storage `key`, which the pickle says has `size` of them.
-using LoadStorage = std::function<ZipContent(const std::string& key, uint64_t size)>;
+// The bytes of the storage `key`, which the pickle says has `size` of them; `where` begins its errors.
+using LoadStorage =
+    std::function<ZipContent(const std::string& key, uint64_t size, const std::string& where)>;
 
-// Protocols 2 to 5. Tensors that are contiguous share their storage; others are copied, which takes from the
-// budget.
+// Protocols 2 to 5. Tensors that are contiguous share their storage; others are copied. All that is made
+// takes from the budget.
 PtValue read_pickle(ByteReader in, const LoadStorage& load, Budget& budget);
 
 // Protocol 2, opcode for opcode what torch.save writes. Appends to `storages` the bytes of "data/0",
@@ -22,9 +23,9 @@ PtValue read_pickle(ByteReader in, const LoadStorage& load, Budget& budget);
 std::string write_pickle(const PtValue& value, std::vector<std::span<const std::byte>>& storages);
 
 // A tensor of `shape` and `strides`, both in elements, at element `offset` of a storage. Throws where it
-// reaches outside.
+// reaches outside, at the place of `in`.
 Tensor rebuild_tensor(const ZipContent& storage, DType dtype, int64_t offset, Shape shape,
-                      const Shape& strides, const std::string& where, Budget& budget);
+                      const Shape& strides, const ByteReader& in, Budget& budget);
 
 constexpr int kPickleDepth = 100;  // of containers in containers
 

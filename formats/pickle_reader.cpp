@@ -4,63 +4,29 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "formats/pickle.h"
+#include "formats/pickle_objects.h"
 
 namespace oscar {
 
 namespace {
 
-// What the machine works on. Containers are shared objects until the end, because a pickle fills them after
-// it has put them into its memo; they become values once, when the machine stops.
-struct Object;
-struct Mark {};
-using Item = std::variant<PtNone, bool, int64_t, double, Object*, Mark>;
+using namespace pickle;
 
-struct Global {
-  std::string name;  // "torch._utils _rebuild_tensor_v2"
-};
-struct Storage {
-  std::string key;
-  const DTypeInfo* type;  // nullptr: untyped, counted in bytes
-  int64_t count;
-};
-struct List {
-  std::vector<Item> items;
-};
-struct Tuple {
-  std::vector<Item> items;
-};
-struct Dict {
-  std::vector<Item> items;
-};  // key, value, key, value, …
-
-struct Object {
-  std::variant<std::string, List, Tuple, Dict, Global, Storage, Tensor> content;
-};
-
-constexpr uint64_t kMaxValues = uint64_t{256} << 20;  // bytes of memory that everything but tensors may take
 constexpr size_t kMaxStack = size_t{1} << 20;
-constexpr size_t kMaxShown = 80;  // characters of a foreign name in a message
-
-std::string_view kind_of(const Item& item) {
-  constexpr std::string_view kinds[] = {"None", "a bool", "an int", "a float"};
-  constexpr std::string_view objects[] = {"a str",    "a list",    "a tuple", "a dict",
-                                          "a global", "a storage", "a tensor"};
-  if (std::holds_alternative<Mark>(item)) return "a mark";
-  if (const auto* object = std::get_if<Object*>(&item)) return objects[(*object)->content.index()];
-  return kinds[item.index()];
-}
+constexpr size_t kMaxName = 256;  // bytes of a line of a global
+constexpr size_t kMaxKey = 256;   // bytes of a storage's key
 
 class Machine {
  public:
   Machine(ByteReader in, const LoadStorage& load, Budget& budget)
-      : in_(std::move(in)), load_(load), budget_(budget), values_(kMaxValues, in_.file()) {}
+      : in_(std::move(in)), load_(load), budget_(budget) {}
 
   PtValue run() {
     if (in_.read<uint8_t>("the pickle protocol") != 0x80) throw fail("expected a pickle of protocol 2 to 5");
     const auto protocol = in_.read<uint8_t>("the pickle protocol");
     if (protocol < 2 || protocol > 5) throw fail(fmt::format("pickle protocol {} is not 2 to 5", protocol));
     for (;;) {
+      at_ = in_.offset();
       const auto opcode = in_.read<uint8_t>("a pickle opcode");
       if (opcode == '.') break;
       step(opcode);
@@ -68,20 +34,22 @@ class Machine {
     const auto result = pop();
     if (!stack_.empty()) throw fail("the pickle ends with values left over");
     if (in_.remaining()) throw fail("bytes follow the end of the pickle");
-    return value(result, 0);
+    return to_value(result, in_, budget_);
   }
 
  private:
-  std::runtime_error fail(std::string_view why) const { return in_.fail(why); }
+  std::runtime_error fail(std::string_view why) const { return in_.fail_at(at_, why); }
+  void take(uint64_t bytes) { budget_.take(bytes, in_, "the pickle"); }
 
   // ---- stack and memo
   void push(Item item) {
     if (stack_.size() >= kMaxStack) throw fail("the pickle's stack grows without bound");
+    budget_.grow(stack_, 1, in_, "the pickle's stack");
     stack_.push_back(item);
   }
   Object* make(decltype(Object::content) content) {
-    values_.take(sizeof(Object), "the pickle");
-    return &objects_.emplace_back(Object{std::move(content)});
+    take(sizeof(Object) + 16);  // with its share of the deque's own
+    return &objects_.emplace_back(Object{at_, std::move(content)});
   }
   Item pop() {
     if (stack_.empty()) throw fail("the pickle takes from an empty stack");
@@ -94,15 +62,23 @@ class Machine {
     if (std::holds_alternative<Mark>(item)) throw fail("the pickle uses a mark as a value");
     return item;
   }
-  std::vector<Item> pop_to_mark() {
+  // What lies above the topmost mark, until drop_mark.
+  std::span<const Item> above_mark() {
     const auto mark = std::find_if(stack_.rbegin(), stack_.rend(),
                                    [](const Item& item) { return std::holds_alternative<Mark>(item); });
     if (mark == stack_.rend()) throw fail("the pickle's mark is missing");
-    std::vector<Item> items(mark.base(), stack_.end());
-    stack_.erase(mark.base() - 1, stack_.end());
-    return items;
+    return {mark.base(), stack_.end()};
+  }
+  void drop_mark(size_t above) { stack_.resize(stack_.size() - above - 1); }
+  std::vector<Item> pop_to_mark() {
+    const auto items = above_mark();
+    take(items.size() * sizeof(Item));
+    std::vector<Item> result(items.begin(), items.end());
+    drop_mark(items.size());
+    return result;
   }
   Tuple pop_tuple(size_t n) {
+    take(n * sizeof(Item));
     Tuple tuple{std::vector<Item>(n)};
     for (size_t i = n; i-- > 0;) tuple.items[i] = pop_value();
     return tuple;
@@ -127,7 +103,7 @@ class Machine {
   }
   void remember(uint32_t index) {
     if (std::holds_alternative<Mark>(top())) throw fail("the pickle remembers a mark");
-    values_.take(64, "the pickle's memo");
+    take(80);  // a node of the map and its share of the buckets
     memo_[index] = top();
   }
   void recall(uint32_t index) {
@@ -136,22 +112,30 @@ class Machine {
     push(entry->second);
   }
 
-  void append(Item container, const std::vector<Item>& items) {
-    auto& list = need<List>(container, "a list");
-    values_.take(items.size() * sizeof(Item), "the pickle");
-    list.items.insert(list.items.end(), items.begin(), items.end());
+  void append(const Item& container, std::span<const Item> items) {
+    auto& list = need<List>(container, "a list").items;
+    budget_.grow(list, items.size(), in_, "the pickle");
+    list.insert(list.end(), items.begin(), items.end());
   }
-  void set_items(Item container, const std::vector<Item>& items) {
-    auto& dict = need<Dict>(container, "a dict");
+  void set_items(const Item& container, std::span<const Item> items) {
+    auto& dict = need<Dict>(container, "a dict").items;
     if (items.size() % 2) throw fail("a dict is given a key without a value");
-    values_.take(items.size() * sizeof(Item), "the pickle");
-    dict.items.insert(dict.items.end(), items.begin(), items.end());
+    budget_.grow(dict, items.size(), in_, "the pickle");
+    dict.insert(dict.end(), items.begin(), items.end());
+  }
+  // The container lies below the mark, its new items above.
+  template <typename Add>
+  void add_above_mark(Add add) {
+    const auto items = above_mark();
+    if (items.size() + 2 > stack_.size()) throw fail("the pickle takes from an empty stack");
+    add(stack_[stack_.size() - items.size() - 2], items);
+    drop_mark(items.size());
   }
 
   // ---- opcodes
   void text(uint64_t length) {
     const auto bytes = in_.text(length, "a str");
-    values_.take(length, "the pickle");
+    budget_.take_text(bytes.size(), in_, "the pickle");
     push(make(std::string(bytes)));
   }
   void big_integer(uint64_t length) {
@@ -163,17 +147,18 @@ class Machine {
     const int unused = 64 - 8 * static_cast<int>(length);
     push(length ? static_cast<int64_t>(bits << unused) >> unused : int64_t{0});
   }
-  std::string line() {
-    std::string text;
-    for (;;) {
-      const auto c = in_.read<char>("a global's name");
-      if (c == '\n') return text;
-      if (text.size() == 256) throw fail("a global's name is longer than 256 bytes");
-      text += c;
-    }
+  std::string_view line() {
+    auto rest = in_;
+    const auto text = rest.text(std::min<size_t>(rest.remaining(), kMaxName + 1), "");
+    const auto end = text.find('\n');
+    if (end == text.npos && text.size() > kMaxName)
+      throw fail(fmt::format("a global's name is longer than {} bytes", kMaxName));
+    const auto name = in_.text(end == text.npos ? text.size() + 1 : end, "a global's name");
+    in_.take(1, "a global's name");
+    return name;
   }
   // Known globals are those that data needs; any other would be code.
-  void global(const std::string& module, const std::string& name) {
+  void global(std::string_view module, std::string_view name) {
     static const std::unordered_set<std::string_view> known = {"torch._utils _rebuild_tensor_v2",
                                                                "torch._utils _rebuild_tensor_v3",
                                                                "torch._utils _rebuild_parameter",
@@ -181,21 +166,16 @@ class Machine {
                                                                "torch Size",
                                                                "torch.storage UntypedStorage",
                                                                "torch UntypedStorage"};
-    const auto full = module + ' ' + name;
+    auto full = fmt::format("{} {}", module.substr(0, kMaxName), name.substr(0, kMaxName));
     if (!known.contains(full) &&
         !(module == "torch" && (find_torch_storage(name) || find_torch_dtype(name)))) {
       throw fail(fmt::format(
           "the file refers to '{}.{}', which is not data: only dicts, lists, tuples, texts, numbers and "
           "tensors are read. Save the values as plain tensors",
-          printable(module), printable(name)));
+          shown(module), shown(name)));
     }
-    push(make(Global{full}));
-  }
-  static std::string printable(std::string text) {
-    for (auto& c : text) {
-      if (c < ' ' || c > '~') c = '?';
-    }
-    return text.size() > kMaxShown ? text.substr(0, kMaxShown) + "…" : text;
+    budget_.take_text(full.size(), in_, "the pickle");
+    push(make(Global{std::move(full)}));
   }
 
   void persistent_id() {
@@ -208,15 +188,20 @@ class Machine {
     const bool untyped = type.ends_with(" UntypedStorage");
     const auto* row =
         untyped ? nullptr : find_torch_storage(std::string_view(type).substr(type.find(' ') + 1));
-    if (!untyped && !row) throw fail(fmt::format("'{}' is not a storage type", type));
+    if (!untyped && !row) throw fail(fmt::format("'{}' is not a storage type", shown(type)));
     const auto count = need_int(parts[4]);
     if (count < 0) throw fail(fmt::format("a storage of {} elements", count));
-    push(make(Storage{need<std::string>(parts[2], "a storage's key"), row, count}));
+    const auto& key = need<std::string>(parts[2], "a storage's key");
+    if (key.size() > kMaxKey) throw fail(fmt::format("a storage's key of {} bytes", key.size()));
+    budget_.take_text(key.size(), in_, "the pickle");
+    push(make(Storage{key, row, count}));
   }
 
   Shape integers(const Item& item) const {
-    Shape values;
-    for (const auto& entry : need<Tuple>(item, "a tuple of ints").items) values.push_back(need_int(entry));
+    const auto& items = need<Tuple>(item, "a tuple of ints").items;
+    if (items.size() > 64) throw fail(fmt::format("not a tensor: {} dimensions", items.size()));
+    Shape values(items.size());
+    std::ranges::transform(items, values.begin(), [&](const Item& entry) { return need_int(entry); });
     return values;
   }
   Item tensor(const std::vector<Item>& arguments, bool with_dtype) {
@@ -230,11 +215,12 @@ class Machine {
     if (!type) throw fail("a tensor has no dtype known here");
     const auto bytes = byte_count({storage.count}, storage.type ? storage.type->size() : 1);
     if (!bytes) throw fail(fmt::format("a storage of {} elements", storage.count));
-    const auto where =
-        fmt::format("{}: offset {}: storage '{}'", in_.file(), in_.offset(), printable(storage.key));
-    return make(rebuild_tensor(load_(storage.key, static_cast<uint64_t>(*bytes)), type->dtype,
-                               need_int(arguments[1]), integers(arguments[2]), integers(arguments[3]), where,
-                               budget_));
+    const auto where = fmt::format("{}: offset {}: storage '{}'", in_.file(), at_, shown(storage.key));
+    const auto content = load_(storage.key, static_cast<uint64_t>(*bytes), where);
+    auto shape = integers(arguments[2]);
+    take(shape.size() * sizeof(int64_t));
+    return make(rebuild_tensor(content, type->dtype, need_int(arguments[1]), std::move(shape),
+                               integers(arguments[3]), in_, budget_));
   }
   void reduce() {
     const auto packed = pop_value();
@@ -253,7 +239,7 @@ class Machine {
       need<Tuple>(arguments[0], "a tuple");
       push(arguments[0]);
     } else {
-      throw fail(fmt::format("'{}' is not a function that is known here", printable(name)));
+      throw fail(fmt::format("'{}' is not a function that is known here", shown(name)));
     }
   }
 
@@ -265,8 +251,7 @@ class Machine {
         pop();
         return;
       case '1':
-        pop_to_mark();
-        return;
+        return drop_mark(above_mark().size());
       case '2':
         return push(top());
       case 'N':
@@ -302,37 +287,35 @@ class Machine {
       case 0x87:
         return push(make(pop_tuple(3)));
       case 't':
-        return push(make(Tuple{counted(pop_to_mark())}));
+        return push(make(Tuple{pop_to_mark()}));
       case ']':
         return push(make(List{}));
       case 'l':
-        return push(make(List{counted(pop_to_mark())}));
+        return push(make(List{pop_to_mark()}));
       case '}':
         return push(make(Dict{}));
       case 'a': {
         const auto item = pop_value();
-        return append(top(), {item});
+        return append(top(), {&item, 1});
       }
-      case 'e': {
-        const auto items = pop_to_mark();
-        return append(top(), items);
-      }
+      case 'e':
+        return add_above_mark([&](const Item& list, auto items) { append(list, items); });
       case 's': {
-        auto pair = pop_tuple(2).items;
+        const Item value = pop_value(), pair[] = {pop_value(), value};
         return set_items(top(), pair);
       }
-      case 'u': {
-        const auto items = pop_to_mark();
-        return set_items(top(), items);
-      }
+      case 'u':
+        return add_above_mark([&](const Item& dict, auto items) { set_items(dict, items); });
       case 'd': {
-        const auto items = pop_to_mark();
-        push(make(Dict{}));
-        return set_items(top(), items);
+        const Item dict = make(Dict{});
+        const auto items = above_mark();
+        set_items(dict, items);
+        drop_mark(items.size());
+        return push(dict);
       }
       case 'c': {
-        const auto module = line();
-        return global(module, line());
+        const auto module = line(), name = line();
+        return global(module, name);
       }
       case 0x93: {
         const auto name = pop_value(), module = pop_value();
@@ -363,72 +346,11 @@ class Machine {
         throw fail(fmt::format("pickle opcode 0x{:02x} is not one that plain data needs", opcode));
     }
   }
-  std::vector<Item> counted(std::vector<Item> items) {
-    values_.take(items.size() * sizeof(Item), "the pickle");
-    return items;
-  }
-
-  // ---- from objects to values. Shared objects are copied, so depth and memory are limited here too.
-  PtValue value(const Item& item, int depth) {
-    if (depth > kPickleDepth) throw fail(fmt::format("containers are nested deeper than {}", kPickleDepth));
-    values_.take(sizeof(PtValue), "the pickle");
-    if (const auto* object = std::get_if<Object*>(&item)) {
-      return std::visit([&](const auto& content) { return convert(content, depth + 1); }, (*object)->content);
-    }
-    if (const auto* flag = std::get_if<bool>(&item)) return {*flag};
-    if (const auto* integer = std::get_if<int64_t>(&item)) return {*integer};
-    if (const auto* number = std::get_if<double>(&item)) return {*number};
-    if (std::holds_alternative<Mark>(item)) throw fail("the pickle uses a mark as a value");
-    return {PtNone{}};
-  }
-  std::vector<PtValue> values(const std::vector<Item>& items, int depth) {
-    std::vector<PtValue> result;
-    for (const auto& item : items) result.push_back(value(item, depth));
-    return result;
-  }
-  PtValue convert(const std::string& text, int) {
-    values_.take(text.size(), "the pickle");
-    return {text};
-  }
-  PtValue convert(const List& list, int depth) { return {PtList{values(list.items, depth)}}; }
-  PtValue convert(const Tuple& tuple, int depth) { return {PtTuple{values(tuple.items, depth)}}; }
-  PtValue convert(const Tensor& tensor, int) { return {tensor}; }
-  PtValue convert(const Global& global, int) {
-    throw fail(fmt::format("'{}' is used as a value", printable(global.name)));
-  }
-  PtValue convert(const Storage& storage, int) {
-    throw fail(fmt::format("storage '{}' is used as a value: save a tensor", printable(storage.key)));
-  }
-  PtValue convert(const Dict& dict, int depth) {
-    PtDict result;
-    std::unordered_set<std::string> texts;
-    std::unordered_set<int64_t> integers;
-    for (size_t i = 0; i < dict.items.size(); i += 2) {
-      auto key = value(dict.items[i], depth);
-      if (const auto* text = std::get_if<std::string>(&key.value)) {
-        if (!texts.insert(*text).second)
-          throw fail(fmt::format("key '{}' appears twice in a dict", printable(*text)));
-      } else if (const auto* integer = std::get_if<int64_t>(&key.value)) {
-        if (!integers.insert(*integer).second)
-          throw fail(fmt::format("key {} appears twice in a dict", *integer));
-      } else if (!hashable(key)) {
-        throw fail(fmt::format("a {} cannot be the key of a dict", key.kind()));
-      }
-      result.items.emplace_back(std::move(key), value(dict.items[i + 1], depth));
-    }
-    return {std::move(result)};
-  }
-  static bool hashable(const PtValue& key) {
-    if (const auto* tuple = std::get_if<PtTuple>(&key.value))
-      return std::ranges::all_of(tuple->items, hashable);
-    return !std::holds_alternative<PtList>(key.value) && !std::holds_alternative<PtDict>(key.value) &&
-           !std::holds_alternative<Tensor>(key.value);
-  }
 
   ByteReader in_;
   const LoadStorage& load_;
   Budget& budget_;
-  Budget values_;
+  size_t at_ = 0;               // of the opcode at work
   std::deque<Object> objects_;  // owns; addresses are stable
   std::vector<Item> stack_;
   std::unordered_map<uint32_t, Item> memo_;

@@ -38,16 +38,18 @@ std::vector<std::byte> gathered(std::span<const std::byte> storage, size_t eleme
 }  // namespace
 
 Tensor rebuild_tensor(const ZipContent& storage, DType dtype, int64_t offset, Shape shape,
-                      const Shape& strides, const std::string& where, Budget& budget) {
+                      const Shape& strides, const ByteReader& in, Budget& budget) {
   const auto element = info(dtype).size();
-  const auto described = fmt::format("{} {} of strides {} at element {}", info(dtype).name, to_string(shape),
-                                     to_string(strides), offset);
+  const auto described = [&] {
+    return fmt::format("{} {} of strides {} at element {}", info(dtype).name, to_string(shape),
+                       to_string(strides), offset);
+  };
   if (shape.size() != strides.size() || shape.size() > 64 || offset < 0 ||
       std::ranges::any_of(strides, [](int64_t stride) { return stride < 0; })) {
-    throw failure("{}: not a tensor: {}", where, described);
+    throw in.fail("not a tensor: " + described());
   }
   const auto bytes = byte_count(shape, element);
-  if (!bytes) throw failure("{}: not a tensor: {}", where, described);
+  if (!bytes) throw in.fail("not a tensor: " + described());
   if (*bytes == 0) return {dtype, std::move(shape), {}, storage.owner};
   int64_t last = offset;
   bool overflow = false;
@@ -58,14 +60,14 @@ Tensor rebuild_tensor(const ZipContent& storage, DType dtype, int64_t offset, Sh
   }
   const auto available = static_cast<int64_t>(storage.bytes.size() / element);
   if (overflow || last >= available) {
-    throw failure("{}: {} reaches outside its storage of {} elements", where, described, available);
+    throw in.fail(fmt::format("{} reaches outside its storage of {} elements", described(), available));
   }
   if (contiguous(shape, strides)) {
     const auto part =
         storage.bytes.subspan(static_cast<size_t>(offset) * element, static_cast<size_t>(*bytes));
     return {dtype, std::move(shape), part, storage.owner};
   }
-  budget.take(static_cast<uint64_t>(*bytes), fmt::format("a tensor {}", described));
+  budget.take(static_cast<uint64_t>(*bytes), in, "a tensor " + described());
   auto copy =
       gathered(storage.bytes, element, offset, shape, strides, *bytes / static_cast<int64_t>(element));
   return make_tensor(dtype, std::move(shape), std::move(copy));

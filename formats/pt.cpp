@@ -10,6 +10,13 @@
 
 namespace oscar {
 
+PtDict::PtDict() = default;
+PtDict::PtDict(const PtDict&) = default;
+PtDict::PtDict(PtDict&&) noexcept = default;
+PtDict& PtDict::operator=(const PtDict&) = default;
+PtDict& PtDict::operator=(PtDict&&) noexcept = default;
+PtDict::~PtDict() = default;
+
 const PtValue* PtDict::find(std::string_view key) const {
   for (const auto& [name, value] : items) {
     if (const auto* text = std::get_if<std::string>(&name.value); text && *text == key) return &value;
@@ -73,12 +80,10 @@ void refuse_legacy(const MappedFile& file) {
   constexpr std::string_view kMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   ByteReader in(file.bytes(), file.path().string());
   if (in.remaining() >= kMagic.size() && in.text(kMagic.size(), "") == kMagic) {
-    throw failure(
-        "{}: is in the torch format of before 1.6, which is not a zip: load and save it again with a newer "
-        "torch",
-        file.path().string());
+    throw in.fail_at(
+        0, "the torch format of before 1.6, which is not a zip: load and save it again with a newer torch");
   }
-  if (file.bytes().empty()) throw failure("{}: is empty", file.path().string());
+  if (file.bytes().empty()) throw in.fail("the file is empty: expected a zip");
 }
 
 // The top folder of the archive, which holds everything.
@@ -88,11 +93,15 @@ std::string archive_of(const ZipReader& zip, const std::string& file) {
     if (!member.name.ends_with(kPickleName) ||
         member.name.find('/') != member.name.size() - kPickleName.size())
       continue;
-    if (!archive.empty()) throw failure("{}: has two pickles, in '{}' and '{}'", file, archive, member.name);
+    if (!archive.empty()) {
+      throw failure("{}: offset {}: a second pickle, '{}', after that in '{}'", file, member.header,
+                    shown(member.name), shown(archive));
+    }
     archive = member.name.substr(0, member.name.size() - kPickleName.size());
   }
   if (archive.empty())
-    throw failure("{}: is a zip without <name>/data.pkl: not a file that torch.save made", file);
+    throw failure("{}: offset {}: a zip without <name>/data.pkl: not a file that torch.save made", file,
+                  zip.directory());
   return archive;
 }
 
@@ -102,10 +111,14 @@ void refuse_big_endian(const ZipReader& zip, const std::string& archive, const s
   if (!member) return;  // files of torch before 2.1
   const auto order = zip.read(*member, budget);
   const std::string_view text(reinterpret_cast<const char*>(order.bytes.data()), order.bytes.size());
-  if (text == "big")
-    throw failure("{}: was saved on a big-endian machine: save it on a little-endian one", file);
-  if (text != "little")
-    throw failure("{}: byte order '{}' is neither little nor big", file, text.substr(0, 16));
+  if (text == "big") {
+    throw failure("{}: offset {}: saved on a big-endian machine: save it on a little-endian one", file,
+                  member->header);
+  }
+  if (text != "little") {
+    throw failure("{}: offset {}: byte order '{}' is neither little nor big", file, member->header,
+                  shown(text));
+  }
 }
 
 }  // namespace
@@ -114,23 +127,23 @@ PtValue read_pt(const std::filesystem::path& path) {
   const auto file = MappedFile::open(path);
   const auto name = path.string();
   refuse_legacy(*file);
-  const ZipReader zip(file);
+  auto budget = Budget::of_file(file->bytes().size());
+  const ZipReader zip(file, budget);
   const auto archive = archive_of(zip, name);
-  Budget budget(4 * file->bytes().size() + (uint64_t{64} << 20), name);
   refuse_big_endian(zip, archive, name, budget);
 
   std::unordered_map<std::string, ZipContent> loaded;
-  const LoadStorage load = [&](const std::string& key, uint64_t size) {
+  const LoadStorage load = [&](const std::string& key, uint64_t size, const std::string& where) {
     auto known = loaded.find(key);
     if (known == loaded.end()) {
       const auto* member = zip.find(fmt::format("{}/data/{}", archive, key));
-      if (!member) throw failure("{}: storage '{}' is missing: the file is incomplete", name, key);
+      if (!member) throw failure("{} is missing: the file is incomplete", where);
+      constexpr size_t kNode = sizeof(decltype(loaded)::value_type) + 4 * sizeof(void*);
+      budget.take(kNode + key.size() + 1, ByteReader(file->bytes(), name), "a storage");
       known = loaded.emplace(key, zip.read(*member, budget)).first;
     }
-    if (known->second.bytes.size() != size) {
-      throw failure("{}: storage '{}': expected {} bytes, found {}", name, key, size,
-                    known->second.bytes.size());
-    }
+    if (known->second.bytes.size() != size)
+      throw failure("{}: expected {} bytes, found {}", where, size, known->second.bytes.size());
     return known->second;
   };
   const auto pickle = zip.read(*zip.find(archive + std::string(kPickleName)), budget);

@@ -22,6 +22,12 @@ struct PtTuple {
 };
 struct PtDict {  // in file order; keys may be of any hashable kind
   std::vector<std::pair<PtValue, PtValue>> items;
+  PtDict();  // all in pt.cpp: here a PtValue is not complete
+  PtDict(const PtDict&);
+  PtDict(PtDict&&) noexcept;
+  PtDict& operator=(const PtDict&);
+  PtDict& operator=(PtDict&&) noexcept;
+  ~PtDict();
   const PtValue* find(std::string_view key) const;
   const PtValue* find(int64_t key) const;
   void set(std::string key, PtValue value);

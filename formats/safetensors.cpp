@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <tuple>
 
 #include "formats/atomic_write.h"
-#include "formats/bytes.h"
+#include "formats/json_reader.h"
 #include "formats/mapped_file.h"
 
 namespace oscar {
@@ -16,87 +16,93 @@ using nlohmann::json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // bytes, the format's own limit
 constexpr std::string_view kMetadata = "__metadata__";
+constexpr size_t kNode = 5 * sizeof(void*);  // of a map, beyond key and value
 
-// The JSON library keeps the last of repeated keys without a word, and recurses as deep as the text tells it
-// to.
-json parse_header(std::string_view text, const std::string& file) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > 3) throw failure("{}: header: nested deeper than the format has it", file);
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw failure("{}: header: key '{}' appears twice", file, parsed.get<std::string>());
-    }
-    return true;
-  };
-  try {
-    return json::parse(text, check);
-  } catch (const json::exception& error) {
-    throw failure("{}: header: {}", file, error.what());
-  }
-}
-
-struct Entry {
-  std::string name;
-  DType dtype;
-  Shape shape;
+struct Place {
   uint64_t begin, end;  // from the start of the data
+  size_t at;            // of the tensor's key in the file
+  std::pair<const std::string, Tensor>* entry;
 };
 
-uint64_t natural(const json& value, const std::string& where) {
-  if (!value.is_number_unsigned())
-    throw failure("{}: expected a non-negative integer, found {}", where, value.dump());
-  return value.get<uint64_t>();
-}
-
-Entry parse_entry(const std::string& name, const json& value, const std::string& file) {
-  const auto where = fmt::format("{}: tensor '{}'", file, name);
-  if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
-      !value.contains("data_offsets") || !value["dtype"].is_string() || !value["shape"].is_array() ||
-      !value["data_offsets"].is_array() || value["data_offsets"].size() != 2) {
-    throw failure("{}: expected dtype, shape and two data_offsets, found {}", where,
-                  value.dump().substr(0, 200));
+// The value of a tensor's key: dtype, shape and the place of its bytes.
+void read_entry(JsonReader& json, Place& place, const ByteReader& in, Budget& budget) {
+  const auto& name = place.entry->first;
+  auto& tensor = place.entry->second;
+  const auto refuse = [&](std::string_view why) {
+    return json.fail_at(place.at, fmt::format("tensor '{}': {}", shown(name), why));
+  };
+  constexpr std::string_view kExpected = "expected dtype, shape and two data_offsets";
+  if (json.peek() != '{') throw refuse(kExpected);
+  const DTypeInfo* row = nullptr;
+  bool has_shape = false;
+  size_t ends = 0;  // offsets read
+  json.object([&](const std::string& field, size_t) {
+    if (field == "dtype" && !row) {
+      if (json.peek() != '"') throw refuse(kExpected);
+      const auto dtype = json.string("a dtype");
+      row = find_dtype(dtype);
+      if (!row) throw refuse(fmt::format("unknown dtype '{}'", shown(dtype)));
+    } else if (field == "shape" && !has_shape && json.peek() == '[') {
+      has_shape = true;
+      json.array([&] {
+        const auto at = json.offset();
+        const auto extent = json.natural("an extent");
+        if (!std::in_range<int64_t>(extent))
+          throw json.fail_at(at, fmt::format("an extent of {} is above 2^63 - 1", extent));
+        budget.grow(tensor.shape, 1, in, "a shape");
+        tensor.shape.push_back(static_cast<int64_t>(extent));
+      });
+    } else if (field == "data_offsets" && !ends && json.peek() == '[') {
+      json.array([&] {
+        if (ends == 2) throw refuse(kExpected);
+        (ends++ ? place.end : place.begin) = json.natural("an offset");
+      });
+    } else {
+      throw refuse(fmt::format("'{}' is unknown, repeated or of another type: {}", shown(field), kExpected));
+    }
+  });
+  if (!row || !has_shape || ends != 2) throw refuse(kExpected);
+  tensor.dtype = row->dtype;
+  const auto size = byte_count(tensor.shape, row->dtype);
+  if (!size || place.end < place.begin || place.end - place.begin != static_cast<uint64_t>(*size)) {
+    const auto extents = tensor.shape.size() <= 16 ? to_string(tensor.shape)
+                                                   : fmt::format("of {} extents", tensor.shape.size());
+    throw refuse(fmt::format("{} {} does not have the {} bytes of its offsets {} to {}", row->name, extents,
+                             place.end - place.begin, place.begin, place.end));
   }
-  Entry entry{name,
-              DType::F32,
-              {},
-              natural(value["data_offsets"][0], where),
-              natural(value["data_offsets"][1], where)};
-  const auto dtype = value["dtype"].get<std::string>();
-  const auto* row = find_dtype(dtype);
-  if (!row) throw failure("{}: unknown dtype '{}'", where, dtype);
-  entry.dtype = row->dtype;
-  for (const auto& extent : value["shape"]) {
-    const auto n = natural(extent, where);
-    if (!std::in_range<int64_t>(n)) throw failure("{}: extent {} is above 2^63 - 1", where, n);
-    entry.shape.push_back(static_cast<int64_t>(n));
-  }
-  const auto size = byte_count(entry.shape, row->dtype);
-  if (!size || entry.end < entry.begin || entry.end - entry.begin != static_cast<uint64_t>(*size)) {
-    throw failure("{}: {} {} does not have the {} bytes of its offsets {} to {}", where, dtype,
-                  to_string(entry.shape), entry.end - entry.begin, entry.begin, entry.end);
-  }
-  return entry;
 }
 
 // The tensors, in the order of their offsets, must be the whole of the data: no overlap, no gap, nothing
 // after them.
-void check_cover(std::vector<Entry>& entries, uint64_t data, const std::string& file) {
-  std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
+void check_cover(std::vector<Place>& places, uint64_t data, const ByteReader& in) {
+  std::ranges::sort(places, {},
+                    [](const Place& place) { return std::tuple(place.begin, place.end, place.at); });
   uint64_t at = 0;
-  for (const auto& entry : entries) {
-    if (entry.begin != at) {
-      throw failure("{}: tensor '{}' begins at {}, the one before it ends at {}: {}", file, entry.name,
-                    entry.begin, at, entry.begin < at ? "they overlap" : "there is a gap");
+  for (const auto& place : places) {
+    if (place.begin != at) {
+      throw in.fail_at(place.at, fmt::format("tensor '{}' begins at {}, the one before it ends at {}: {}",
+                                             shown(place.entry->first), place.begin, at,
+                                             place.begin < at ? "they overlap" : "there is a gap"));
     }
-    at = entry.end;
+    at = place.end;
   }
   if (at != data) {
-    throw failure(
-        "{}: the tensors need {} bytes of data, the file has {}: it is truncated or has trailing bytes", file,
-        at, data);
+    throw in.fail(fmt::format(
+        "the tensors need {} bytes of data, the file has {}: it is truncated or has trailing bytes", at,
+        data));
   }
+}
+
+void read_metadata(JsonReader& json, SafeTensors& content, size_t at, const ByteReader& in, Budget& budget) {
+  if (json.peek() != '{') throw json.fail_at(at, "__metadata__ is not an object");
+  json.object([&](std::string key, size_t field) {
+    if (json.peek() != '"')
+      throw json.fail_at(field, fmt::format("__metadata__ '{}' is not a string", shown(key)));
+    budget.take(kNode + sizeof(*content.metadata.begin()), in, "the header");
+    const auto [entry, added] = content.metadata.try_emplace(std::move(key));
+    if (!added) throw json.fail_at(field, fmt::format("header: key '{}' appears twice", shown(entry->first)));
+    entry->second = json.string("a text");
+  });
 }
 
 }  // namespace
@@ -107,31 +113,36 @@ SafeTensors read_safetensors(const std::filesystem::path& path) {
   ByteReader in(file->bytes(), name);
   const auto length = in.read<uint64_t>("the header length");
   if (length > kMaxHeader || length > in.remaining()) {
-    throw failure("{}: a header of {} bytes, {} are left: the file is truncated or is not safetensors", name,
-                  length, in.remaining());
+    throw in.fail(
+        fmt::format("a header of {} bytes, {} are left: the file is truncated or is not safetensors", length,
+                    in.remaining()));
   }
+  const auto header = in;
   const auto text = in.text(length, "the header");
-  if (!text.starts_with('{')) throw in.fail("the header is not a JSON object: not a safetensors file");
-  const auto header = parse_header(text, name);
-  const auto data = in.take(in.remaining(), "the data");
+  if (!text.starts_with('{')) throw header.fail("the header is not a JSON object: not a safetensors file");
+  const auto data = file->bytes().subspan(in.offset());
 
   SafeTensors content;
-  std::vector<Entry> entries;
-  for (const auto& [key, value] : header.items()) {
-    if (key != kMetadata) {
-      entries.push_back(parse_entry(key, value, name));
-      continue;
+  auto budget = Budget::of_file(file->bytes().size());
+  std::vector<Place> places;
+  bool has_metadata = false;
+  JsonReader json(text, header, budget);
+  json.object([&](std::string key, size_t at) {
+    if (key == kMetadata) {
+      if (std::exchange(has_metadata, true)) throw json.fail_at(at, "header: __metadata__ appears twice");
+      return read_metadata(json, content, at, header, budget);
     }
-    if (!value.is_object()) throw failure("{}: __metadata__ is not an object", name);
-    for (const auto& [field, entry] : value.items()) {
-      if (!entry.is_string()) throw failure("{}: __metadata__ '{}' is not a string", name, field);
-      content.metadata[field] = entry.get<std::string>();
-    }
-  }
-  check_cover(entries, data.size(), name);
-  for (auto& entry : entries) {
-    content.tensors[entry.name] = {entry.dtype, std::move(entry.shape),
-                                   data.subspan(entry.begin, entry.end - entry.begin), file};
+    budget.take(kNode + sizeof(*content.tensors.begin()), header, "the header");
+    budget.grow(places, 1, header, "the header");
+    const auto [entry, added] = content.tensors.try_emplace(std::move(key));
+    if (!added) throw json.fail_at(at, fmt::format("header: key '{}' appears twice", shown(entry->first)));
+    read_entry(json, places.emplace_back(Place{0, 0, at, &*entry}), header, budget);
+  });
+  json.finish();
+  check_cover(places, data.size(), in);
+  for (const auto& [begin, end, at, entry] : places) {
+    entry->second.bytes = data.subspan(begin, end - begin);
+    entry->second.owner = file;
   }
   return content;
 }

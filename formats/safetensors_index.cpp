@@ -2,60 +2,88 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "formats/atomic_write.h"
-#include "formats/error.h"
+#include "formats/json_reader.h"
+#include "formats/mapped_file.h"
 
 namespace oscar {
 namespace {
 
 namespace fs = std::filesystem;
-using WeightMap = std::map<std::string, std::string>;  // tensor -> file
+struct Listed {
+  std::string file;
+  size_t at;  // of the tensor's key in the index
+};
+using WeightMap = std::map<std::string, Listed>;  // by tensor
+
+struct Index {
+  ByteReader in;  // stands at weight_map; for messages alone, its bytes are gone
+  WeightMap map;
+};
 
 constexpr size_t kMaxIndex = size_t{256} << 20;
 constexpr size_t kShown = 8;  // names in a message
 
-std::string names(const std::vector<std::string>& list) {
-  std::string text = fmt::format(
-      "{}",
-      fmt::join(list.begin(), list.begin() + static_cast<ptrdiff_t>(std::min(list.size(), kShown)), ", "));
-  return list.size() > kShown ? fmt::format("{} and {} more", text, list.size() - kShown) : text;
+// Of any number of names the first few, and how many more.
+struct Names {
+  std::vector<std::string> first;
+  size_t count = 0;
+  void add(std::string_view name) {
+    if (count++ < kShown) first.push_back(shown(name));
+  }
+  void add(std::string_view name, std::string_view file) {
+    if (count++ < kShown) first.push_back(fmt::format("{} ({})", shown(name), shown(file)));
+  }
+  std::string text() const {
+    const auto list = fmt::format("{}", fmt::join(first, ", "));
+    return count > kShown ? fmt::format("{} and {} more", list, count - kShown) : list;
+  }
+};
+
+// A name, not a path: an index must not reach out of its directory.
+bool is_file_name(const std::string& name) {
+  return name.find_first_of(std::string_view("/\0", 2)) == name.npos && name.size() < 256 &&
+         name.ends_with(".safetensors");
 }
 
-WeightMap read_index(const fs::path& path) {
-  const auto where = path.string();
-  const auto text = read_text(path, kMaxIndex);
-  std::set<std::string> seen;
-  bool in_map = false;
-  // The JSON library keeps the last of repeated keys without a word.
-  const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    if (depth > 8) throw failure("{}: nested deeper than an index is", where);
-    if (event != nlohmann::json::parse_event_t::key) return true;
-    const auto key = parsed.get<std::string>();
-    if (depth == 1) in_map = key == "weight_map";
-    if (depth == 2 && in_map && !seen.insert(key).second)
-      throw failure("{}: weight_map: '{}' appears twice", where, key);
-    return true;
-  };
-  WeightMap map;
-  try {
-    const auto index = nlohmann::json::parse(text, check);
-    if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
-      throw failure("{}: expected an object with 'weight_map'", where);
-    for (const auto& [name, file] : index["weight_map"].items()) {
-      if (!file.is_string()) throw failure("{}: weight_map: '{}' is not a file name", where, name);
-      map[name] = file.get<std::string>();
-      // A name, not a path: an index must not reach out of its directory.
-      if (fs::path(map[name]).filename() != map[name] || !map[name].ends_with(".safetensors"))
-        throw failure("{}: weight_map: '{}': '{}' is not the name of a .safetensors file", where, name,
-                      map[name]);
-    }
-  } catch (const nlohmann::json::exception& error) {
-    throw failure("{}: {}", where, error.what());
-  }
-  if (map.empty()) throw failure("{}: weight_map is empty", where);
-  return map;
+Index read_index(const fs::path& path) {
+  const auto file = MappedFile::open(path);
+  const auto bytes = file->bytes();
+  Index index{ByteReader(bytes, path.string()), {}};
+  auto& in = index.in;
+  auto& map = index.map;
+  if (bytes.size() > kMaxIndex)
+    throw in.fail(fmt::format("an index of {} bytes: at most 256 MiB", bytes.size()));
+  auto budget = Budget::of_file(bytes.size());
+  JsonReader json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, in, budget);
+  constexpr std::string_view kExpected = "expected an object with 'weight_map'";
+  if (json.peek() != '{') throw json.fail(kExpected);
+  bool found = false;
+  json.object([&](const std::string& key, size_t at) {
+    if (key != "weight_map") return json.skip();
+    if (json.peek() != '{' || std::exchange(found, true))
+      throw json.fail_at(at, "'weight_map' appears twice or is not an object");
+    in.take(at, "weight_map");
+    json.object([&](std::string name, size_t entry_at) {
+      const auto refuse = [&](std::string_view why) {
+        return json.fail_at(entry_at, fmt::format("weight_map: '{}' {}", shown(name), why));
+      };
+      if (json.peek() != '"') throw refuse("is not a file name");
+      constexpr size_t kNode = sizeof(WeightMap::value_type) + 5 * sizeof(void*);
+      budget.take(kNode, in, "weight_map");
+      Listed listed{json.string("a file name"), entry_at};
+      if (!is_file_name(listed.file))
+        throw refuse(
+            fmt::format("is in '{}', which is not the name of a .safetensors file", shown(listed.file)));
+      if (!map.try_emplace(name, std::move(listed)).second) throw refuse("appears twice");
+      budget.take_text(name.size(), in, "weight_map");
+    });
+  });
+  json.finish();
+  if (!found) throw in.fail(kExpected);
+  if (map.empty()) throw in.fail("weight_map is empty: there is nothing to read");
+  return index;
 }
 
 std::vector<std::string> files_of(const fs::path& directory) {
@@ -72,28 +100,30 @@ std::vector<std::string> files_of(const fs::path& directory) {
   return files;
 }
 
-void check_index(const ShardedSafeTensors& all, const WeightMap& map, const fs::path& directory) {
-  std::vector<std::string> missing, surplus;
-  for (const auto& [name, file] : map) {
-    const auto shard = std::ranges::find(all.shards, file, &SafeTensorsShard::file);
-    if (!shard->content.tensors.contains(name)) missing.push_back(fmt::format("{} ({})", name, file));
+void check_index(const ShardedSafeTensors& all, const Index& index) {
+  Names missing, surplus;
+  auto at = index.in.offset();
+  for (const auto& [name, listed] : index.map) {
+    const auto shard = std::ranges::find(all.shards, listed.file, &SafeTensorsShard::file);
+    if (shard->content.tensors.contains(name)) continue;
+    if (!missing.count) at = listed.at;
+    missing.add(name, listed.file);
   }
   for (const auto& shard : all.shards) {
     for (const auto& entry : shard.content.tensors) {
-      const auto known = map.find(entry.first);
-      if (known == map.end() || known->second != shard.file)
-        surplus.push_back(fmt::format("{} ({})", entry.first, shard.file));
+      const auto known = index.map.find(entry.first);
+      if (known == index.map.end() || known->second.file != shard.file) surplus.add(entry.first, shard.file);
     }
   }
-  if (missing.empty() && surplus.empty()) return;
+  if (!missing.count && !surplus.count) return;
   std::string text;
-  if (!missing.empty()) text += fmt::format("; missing in their files: {}", names(missing));
-  if (!surplus.empty()) text += fmt::format("; not in the index: {}", names(surplus));
-  throw failure("{}: the index and its files do not agree{}", (directory / kSafeTensorsIndex).string(), text);
+  if (missing.count) text += "; missing in their files: " + missing.text();
+  if (surplus.count) text += "; not in the index: " + surplus.text();
+  throw index.in.fail_at(at, "the index and its files do not agree" + text);
 }
 
 void check_once(const ShardedSafeTensors& all, const fs::path& directory) {
-  WeightMap seen;
+  std::map<std::string_view, std::string_view> seen;
   for (const auto& shard : all.shards) {
     for (const auto& entry : shard.content.tensors) {
       const auto [known, added] = seen.emplace(entry.first, shard.file);
@@ -124,18 +154,26 @@ ShardedSafeTensors read_sharded_safetensors(const fs::path& directory) {
     check_once(all, directory);
     return all;
   }
-  const auto map = read_index(index);
-  std::set<std::string> files;
-  for (const auto& entry : map) files.insert(entry.second);
-  std::vector<std::string> absent;
-  for (const auto& file : files) {
-    if (!fs::exists(directory / file)) absent.push_back(file);
+  const auto listed = read_index(index);
+  std::map<std::string_view, size_t> files;  // and where each is named
+  for (const auto& entry : listed.map) files.emplace(entry.second.file, entry.second.at);
+  Names absent;
+  auto at = listed.in.offset();
+  for (const auto& [file, named] : files) {
+    std::error_code error;
+    if (fs::is_regular_file(directory / file, error)) continue;
+    if (!absent.count) at = named;
+    absent.add(file);
   }
-  if (!absent.empty())
-    throw failure("{}: names files that are not there: {}: the download is incomplete", index.string(),
-                  names(absent));
-  for (const auto& file : files) all.shards.push_back({file, read_safetensors(directory / file)});
-  check_index(all, map, directory);
+  if (absent.count) {
+    throw listed.in.fail_at(
+        at, fmt::format("names files that are not there: {}: the download is incomplete", absent.text()));
+  }
+  for (const auto& entry : files) {
+    const std::string file(entry.first);
+    all.shards.push_back({file, read_safetensors(directory / file)});
+  }
+  check_index(all, listed);
   return all;
 }
 
@@ -143,7 +181,7 @@ void write_sharded_safetensors(const fs::path& directory, const ShardedSafeTenso
   make_directory(directory);
   uint64_t total = 0;
   auto map = nlohmann::ordered_json::object();
-  WeightMap sorted;
+  std::map<std::string, std::string> sorted;
   for (const auto& shard : content.shards) {
     write_safetensors(directory / shard.file, shard.content);
     for (const auto& [name, tensor] : shard.content.tensors) {

@@ -6,21 +6,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "formats/budget.h"
 #include "formats/mapped_file.h"
 
 namespace oscar {
-
-// Memory that a file may still ask for beyond its own size: what expands (deflate, strides of zero) takes
-// from it.
-class Budget {
- public:
-  Budget(uint64_t bytes, std::string file) : left_(bytes), file_(std::move(file)) {}
-  void take(uint64_t bytes, std::string_view what);  // std::runtime_error when it is used up
-
- private:
-  uint64_t left_;
-  std::string file_;
-};
 
 struct ZipMember {
   std::string name;
@@ -39,7 +28,8 @@ class ZipReader {
  public:
   // Reads the central directory. Encrypted members, repeated names and members outside the file are
   // std::runtime_error.
-  explicit ZipReader(std::shared_ptr<const MappedFile> file);
+  ZipReader(std::shared_ptr<const MappedFile> file, Budget& budget);
+  uint64_t directory() const { return directory_; }  // its offset
   const std::vector<ZipMember>& members() const { return members_; }
   const ZipMember* find(const std::string& name) const;
   // CRC checked. Stored members are views of the map, deflated ones take from the budget.
@@ -47,6 +37,7 @@ class ZipReader {
 
  private:
   std::shared_ptr<const MappedFile> file_;
+  uint64_t directory_ = 0;
   std::vector<ZipMember> members_;
   std::unordered_map<std::string, size_t> index_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
+#include <optional>
 
 #include "formats/bytes.h"
 #include "formats/zip.h"
@@ -14,6 +16,7 @@ constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50
                    kLocator64 = 0x07064b50;
 constexpr size_t kEndSize = 22, kLocatorSize = 20, kEnd64Size = 56, kCentralSize = 46, kLocalSize = 30;
 constexpr uint16_t kStored = 0, kDeflated = 8;
+constexpr uint64_t kMaxRatio = 1032;  // of deflate: 258 bytes for two bits
 
 template <typename T>
 T get(std::span<const std::byte> bytes, size_t offset) {  // the caller has checked the size
@@ -28,7 +31,8 @@ size_t find_end(std::span<const std::byte> file, const std::string& name) {
     const size_t at = file.size() - tail;
     if (get<uint32_t>(file, at) == kEnd && get<uint16_t>(file, at + 20) == tail - kEndSize) return at;
   }
-  throw failure("{}: no zip directory at its end: the file is truncated or is not a zip", name);
+  throw failure("{}: offset {}: no zip directory before the end: the file is truncated or is not a zip", name,
+                file.size());
 }
 
 struct Directory {
@@ -53,8 +57,8 @@ Directory find_directory(std::span<const std::byte> file, const std::string& nam
   }
   if (directory.offset > limit || directory.size > limit - directory.offset ||
       directory.members > directory.size / kCentralSize) {
-    throw failure("{}: the zip directory ({} members in {} bytes at {}) does not fit in the file", name,
-                  directory.members, directory.size, directory.offset);
+    throw failure("{}: offset {}: the zip directory ({} members in {} bytes at {}) does not fit in the file",
+                  name, limit, directory.members, directory.size, directory.offset);
   }
   return directory;
 }
@@ -64,18 +68,19 @@ void read_zip64(ByteReader extra, ZipMember& member) {
   while (extra.remaining() >= 4) {
     const auto id = extra.read<uint16_t>("an extra field");
     const auto length = extra.read<uint16_t>("an extra field");
-    ByteReader field(extra.take(length, "an extra field"),
-                     extra.file() + ": zip64 field of '" + member.name + "'");
+    auto field = extra.part(length, "an extra field");
     if (id != 1) continue;
     for (auto* value : {&member.size, &member.packed, &member.header}) {
-      if (*value == 0xffffffff) *value = field.read<uint64_t>("a size");
+      if (*value == 0xffffffff) *value = field.read<uint64_t>("a zip64 size");
     }
     return;
   }
 }
 
 ZipMember read_member(ByteReader& in) {
-  if (in.read<uint32_t>("a directory entry") != kCentral) throw in.fail("expected a zip directory entry");
+  const auto begin = in.offset();
+  if (in.read<uint32_t>("a directory entry") != kCentral)
+    throw in.fail_at(begin, "expected a zip directory entry");
   const auto fixed = in.take(kCentralSize - 4, "a directory entry");
   ZipMember member;
   member.method = get<uint16_t>(fixed, 6);
@@ -84,19 +89,18 @@ ZipMember read_member(ByteReader& in) {
   member.size = get<uint32_t>(fixed, 20);
   member.header = get<uint32_t>(fixed, 38);
   member.name = in.text(get<uint16_t>(fixed, 24), "a member's name");
-  const auto extra = in.take(get<uint16_t>(fixed, 26), "an extra field");
+  read_zip64(in.part(get<uint16_t>(fixed, 26), "an extra field"), member);
   in.take(get<uint16_t>(fixed, 28), "a comment");
-  read_zip64(ByteReader(extra, in.file()), member);
-  if (get<uint16_t>(fixed, 4) & 1) throw in.fail(fmt::format("member '{}' is encrypted", member.name));
+  const auto refuse = [&](std::string_view why) {
+    return in.fail_at(begin, fmt::format("member '{}' {}", shown(member.name), why));
+  };
+  if (get<uint16_t>(fixed, 4) & 1) throw refuse("is encrypted: only plain members are read");
   if (member.method != kStored && member.method != kDeflated) {
-    throw in.fail(
-        fmt::format("member '{}' has the compression method {}: only stored and deflate are supported",
-                    member.name, member.method));
+    throw refuse(
+        fmt::format("has the compression method {}: only stored and deflate are supported", member.method));
   }
-  if (member.method == kStored && member.packed != member.size) {
-    throw in.fail(
-        fmt::format("stored member '{}' has two sizes, {} and {}", member.name, member.packed, member.size));
-  }
+  if (member.method == kStored && member.packed != member.size)
+    throw refuse(fmt::format("is stored and has two sizes, {} and {}", member.packed, member.size));
   return member;
 }
 
@@ -104,11 +108,12 @@ uint32_t crc_of(std::span<const std::byte> bytes) {
   return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-// Raw deflate of exactly `size` bytes.
-std::vector<std::byte> inflated(std::span<const std::byte> packed, uint64_t size, const std::string& where) {
+// Raw deflate of exactly `size` bytes, or nothing.
+std::optional<std::vector<std::byte>> inflated(std::span<const std::byte> packed, uint64_t size) {
+  if (size / kMaxRatio > packed.size()) return std::nullopt;
   std::vector<std::byte> out(size);
   z_stream stream{};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw failure("{}: zlib cannot start", where);
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
   const std::unique_ptr<z_stream, int (*)(z_stream*)> guard(&stream, inflateEnd);
   std::byte spare;  // zlib wants somewhere to write even for an empty member
   size_t in = 0, done = 0;
@@ -127,29 +132,26 @@ std::vector<std::byte> inflated(std::span<const std::byte> packed, uint64_t size
     done += made;
     if (state == Z_OK && took == 0 && made == 0) break;
   }
-  if (state != Z_STREAM_END || done != size) {
-    throw failure("{}: the deflated data is corrupt or is not {} bytes", where, size);
-  }
+  if (state != Z_STREAM_END || done != size) return std::nullopt;
   return out;
 }
 
 }  // namespace
 
-void Budget::take(uint64_t bytes, std::string_view what) {
-  if (bytes > left_) {
-    throw failure("{}: {} takes {} bytes of memory, far more than the file has: refused", file_, what, bytes);
-  }
-  left_ -= bytes;
-}
-
-ZipReader::ZipReader(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {
+ZipReader::ZipReader(std::shared_ptr<const MappedFile> file, Budget& budget) : file_(std::move(file)) {
   const auto name = file_->path().string();
   const auto directory = find_directory(file_->bytes(), name);
+  directory_ = directory.offset;
   ByteReader in(file_->bytes().first(directory.offset + directory.size), name, directory.offset);
+  // Of the index: nodes, and twice the buckets while it grows.
+  constexpr size_t kIndexed = sizeof(std::string) + 6 * sizeof(void*);
   for (uint64_t i = 0; i < directory.members; ++i) {
+    const auto begin = in.offset();
     auto member = read_member(in);
+    budget.grow(members_, 1, in, "the zip directory");
+    budget.take(kIndexed + 2 * (member.name.size() + 1), in, "the zip directory");
     if (!index_.emplace(member.name, i).second)
-      throw in.fail(fmt::format("member '{}' appears twice", member.name));
+      throw in.fail_at(begin, fmt::format("member '{}' appears twice", shown(member.name)));
     members_.push_back(std::move(member));
   }
 }
@@ -160,24 +162,29 @@ const ZipMember* ZipReader::find(const std::string& name) const {
 }
 
 ZipContent ZipReader::read(const ZipMember& member, Budget& budget) const {
-  const auto where = fmt::format("{}: member '{}'", file_->path().string(), member.name);
   const auto all = file_->bytes();
-  if (member.header > all.size())
-    throw failure("{}: begins at {}, after the end of the file", where, member.header);
-  ByteReader in(all, where, member.header);
-  if (in.read<uint32_t>("the local header") != kLocal) throw in.fail("expected a zip local header");
+  const auto name = file_->path().string();
+  const auto refuse = [&](std::string_view why) {
+    return failure("{}: offset {}: member '{}': {}", name, member.header, shown(member.name), why);
+  };
+  if (member.header > all.size()) throw refuse("begins after the end of the file");
+  ByteReader in(all, name, member.header);
+  if (in.read<uint32_t>("the local header") != kLocal) throw refuse("expected a zip local header");
   const auto fixed = in.take(kLocalSize - 4, "the local header");
-  const auto name = in.text(get<uint16_t>(fixed, 22), "the name");
-  if (name != member.name) throw in.fail(fmt::format("the local header calls it '{}'", name));
+  const auto local_name = in.text(get<uint16_t>(fixed, 22), "the name");
+  if (local_name != member.name)
+    throw refuse(fmt::format("the local header calls it '{}'", shown(local_name)));
   in.take(get<uint16_t>(fixed, 24), "the extra field");
   ZipContent content{in.take(member.packed, "the data"), file_};
   if (member.method == kDeflated) {
-    budget.take(member.size, fmt::format("member '{}'", member.name));
-    auto bytes = std::make_shared<const std::vector<std::byte>>(inflated(content.bytes, member.size, where));
+    budget.take(member.size, in, fmt::format("member '{}'", shown(member.name)));
+    auto plain = inflated(content.bytes, member.size);
+    if (!plain) throw refuse(fmt::format("the deflated data is corrupt or is not {} bytes", member.size));
+    auto bytes = std::make_shared<const std::vector<std::byte>>(*std::move(plain));
     content = {*bytes, bytes};
   }
   if (const auto crc = crc_of(content.bytes); crc != member.crc) {
-    throw failure("{}: CRC is {:08x}, expected {:08x}: the file is corrupt", where, crc, member.crc);
+    throw refuse(fmt::format("CRC is {:08x}, expected {:08x}: the file is corrupt", crc, member.crc));
   }
   return content;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "formats/error.h"
 #include "tests/formats/malformed.h"
 
 namespace oscar {
@@ -185,6 +186,24 @@ TEST(Gguf, TensorLies) {
   EXPECT_REFUSED(load(with({"q", {32}, 2, 32, 0xffffffff - 1})), "dimensions");
   EXPECT_REFUSED(load(with({std::string(65536, 'n'), {32}, 2, 32})), "65535");
   EXPECT_COMPLAINT(GgufFile::open("/no/such.gguf"), "No such file");
+}
+TEST(Gguf, FaultsNameTheOffsetOfTheirEntry) {
+  auto draft = sample();
+  draft.tensors[1].offset = uint64_t{1} << 62;
+  const auto bytes = draft.bytes();
+  EXPECT_REFUSED(load(draft),
+                 fmt::format("offset {}: tensor 'q'", bytes.find(text("q") + packed(uint32_t{2}))));
+  EXPECT_REFUSED(load(sample()).integer("text"),
+                 fmt::format("offset {}: metadata 'text'", sample().bytes().find(text("text"))));
+}
+// A byte in the file that becomes eight, 15 that become a node of a map.
+TEST(Gguf, MetadataThatExpandsIsRefused) {
+  Draft ints;
+  ints.entries = {entry("big", 9, packed(uint32_t{0}, uint64_t{20 << 20}) + std::string(20 << 20, '\0'))};
+  EXPECT_REFUSED(load(ints), "refused");
+  Draft many;
+  for (int i = 0; i < 1000000; ++i) many.entries.push_back(entry(std::to_string(i), 0, "a"));
+  EXPECT_REFUSED(load(many), "refused");
 }
 TEST(Gguf, BlockSizes) {
   struct Row {

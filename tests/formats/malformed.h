@@ -1,11 +1,10 @@
 // Spoiling files: what the tests of every parser share.
 #pragma once
-#include <cstring>
 #include <functional>
-#include <random>
 #include <string>
 
 #include "formats/dtype.h"
+#include "tests/formats/mutant.h"
 #include "tests/support/support.h"
 
 namespace oscar::test {
@@ -60,55 +59,6 @@ inline void expect_complaint(const char* file, int line, const std::function<voi
 #define EXPECT_COMPLAINT(expression, part) \
   ::oscar::test::expect_complaint(         \
       __FILE__, __LINE__, [&] { (void)(expression); }, part)
-
-// Little-endian bytes of the values, one after the other; texts as they are.
-inline void put(std::string& out, std::string_view text) {
-  out += text;
-}
-template <typename T>
-requires std::is_arithmetic_v<T>
-void put(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-template <typename... Parts>
-std::string packed(Parts... parts) {
-  std::string out;
-  (put(out, parts), ...);
-  return out;
-}
-
-// A copy of `good` with a few bytes, lengths or stretches changed.
-inline std::string mutant(const std::string& good, std::mt19937_64& random) {
-  std::string bad = good;
-  const auto below = [&](size_t n) { return static_cast<size_t>(random() % std::max<size_t>(n, 1)); };
-  for (size_t changes = 1 + below(4); changes-- > 0 && !bad.empty();) {
-    const size_t at = below(bad.size());
-    constexpr uint64_t edges[] = {
-        0, 1, 0x7f, 0x80, 0xff, 0xffff, 0x7fffffff, 0xffffffff, 0x7fffffffffffffff, ~uint64_t{0}};
-    const uint64_t edge = edges[below(std::size(edges))];
-    switch (below(6)) {
-      case 0:
-        bad[at] = static_cast<char>(random());
-        break;
-      case 1:
-        bad[at] = static_cast<char>(bad[at] ^ (1 << below(8)));
-        break;
-      case 2:
-        std::memcpy(bad.data() + at, &edge, std::min<size_t>(4, bad.size() - at));
-        break;
-      case 3:
-        std::memcpy(bad.data() + at, &edge, std::min<size_t>(8, bad.size() - at));
-        break;
-      case 4:
-        bad.erase(at, 1 + below(16));
-        break;
-      case 5:
-        bad.insert(at, bad.substr(below(bad.size()), 1 + below(16)));
-        break;
-    }
-  }
-  return bad;
-}
 
 // Reads mutants of a file until `count` are done. A parser may accept one or refuse it with
 // std::runtime_error.

@@ -8,18 +8,18 @@ namespace {
 using namespace std::string_literals;
 
 // Runs opcodes behind a protocol header. Storage "0" is the 12 floats 0 to 11.
-PtValue run(const std::string& opcodes, uint64_t budget_bytes = 1 << 20, char protocol = 2) {
+PtValue run(const std::string& opcodes, uint64_t budget_bytes = 64 << 20, char protocol = 2) {
   const auto bytes = test::packed('\x80', protocol) + opcodes;
   static const auto storage = [] {
     std::vector<float> values(12);
     for (size_t i = 0; i < 12; ++i) values[i] = static_cast<float>(i);
     return make_tensor<float>({12}, values);
   }();
-  const LoadStorage load = [](const std::string& key, uint64_t size) {
-    if (key != "0" || size != 48) throw failure("storage '{}' of {} bytes", key, size);
+  const LoadStorage load = [](const std::string& key, uint64_t size, const std::string& where) {
+    if (key != "0" || size != 48) throw failure("{} has not {} bytes", where, size);
     return ZipContent{storage.bytes, storage.owner};
   };
-  Budget budget(budget_bytes, "test");
+  Budget budget(budget_bytes);
   return read_pickle(ByteReader(std::as_bytes(std::span(bytes)), "test"), load, budget);
 }
 std::string text(const std::string& value) {
@@ -65,8 +65,9 @@ TEST(Pickle, TensorLies) {
                  "not a tensor");
   EXPECT_REFUSED(run(tensor(0, {1}, {1}, integer(5)) + "."), "expected a storage, found an int");
   const auto storage = [](const std::string& type, const std::string& key, int32_t count) {
-    return tensor(0, {1}, {1},
-                  std::string("(") + text("storage") + type + text(key) + text("cpu") + integer(count) + "tQ") +
+    return tensor(
+               0, {1}, {1},
+               std::string("(") + text("storage") + type + text(key) + text("cpu") + integer(count) + "tQ") +
            ".";
   };
   EXPECT_REFUSED(run(storage("ctorch\nFloatStorage\n", "1", 12)), "storage '1'");
@@ -80,7 +81,36 @@ TEST(Pickle, StridedCopiesTogetherStayInTheBudget) {
   std::string list = "](";
   for (int i = 0; i < 100; ++i) list += tensor(0, {1000}, {0});
   EXPECT_REFUSED(run(list + "e.", 399999), "refused");
-  EXPECT_EQ(std::get<PtList>(run(list + "e.", 400000).value).items.size(), 100u);
+  EXPECT_EQ(std::get<PtList>(run(list + "e.", 800000).value).items.size(), 100u);
+}
+// A recalled object is an item of 16 bytes to the machine and a value of its own in the result.
+TEST(Pickle, WhatExpandsStaysInTheBudget) {
+  const auto refused = [](const std::string& opcodes) {
+    EXPECT_REFUSED(run(opcodes, 100000), "refused");
+    EXPECT_NO_THROW(run(opcodes, 4000000));
+  };
+  std::string recalled = text(std::string(1000, 'x')) + "q"s + '\0' + "0](";
+  for (int i = 0; i < 200; ++i) recalled += "h"s + '\0';
+  refused(recalled + "e.");
+  refused("](" + std::string(10000, 'N') + "e.");
+  refused("]" + std::string(10000, ']') + std::string(10000, '0') + ".");
+  refused("(" + std::string(10000, 'N') + "1].");
+  std::string memo = "]";
+  for (uint32_t i = 0; i < 2000; ++i) memo += test::packed('r', i);
+  refused(memo + ".");
+  const std::string shape = tuple(std::vector<int32_t>(64, 1)) + "q"s + '\0' + "0";
+  std::string tensors = shape + "](";
+  for (int i = 0; i < 200; ++i) {
+    tensors += "ctorch._utils\n_rebuild_tensor_v2\n(" + kStorage + "K"s + '\0' + "h"s + '\0' + "h"s + '\0' +
+               "\x89"
+               "ccollections\nOrderedDict\n)RtR";
+  }
+  refused(tensors + "e.");
+}
+TEST(Pickle, FaultsNameTheOffsetOfTheOpcode) {
+  EXPECT_REFUSED(run("K\1K\2a."), "test: offset 6: expected a list");
+  EXPECT_REFUSED(run(tensor(0, {13}, {1}) + "."), "offset ");
+  EXPECT_REFUSED(run("}(K\1NK\1Nu."), "test: offset 2: key 1 appears twice");
 }
 TEST(Pickle, NothingButDataIsKnown) {
   EXPECT_REFUSED(run("cposix\nsystem\n"s + text("true") + "\x85R."), "'posix.system', which is not data");
@@ -97,12 +127,12 @@ TEST(Pickle, NothingButDataIsKnown) {
   }
 }
 TEST(Pickle, OtherProtocols) {
-  EXPECT_EQ(run("K\7.", 0, 5).integer(""), 7);
-  EXPECT_EQ(run("\x95"s + test::packed(uint64_t{9}) + "\x8c\2hi\x94.", 0, 4).text(""), "hi");
-  EXPECT_EQ(run("\x8d"s + test::packed(uint64_t{2}) + "hi.", 0, 4).text(""), "hi");
+  EXPECT_EQ(run("K\7.", 64 << 20, 5).integer(""), 7);
+  EXPECT_EQ(run("\x95"s + test::packed(uint64_t{9}) + "\x8c\2hi\x94.", 64 << 20, 4).text(""), "hi");
+  EXPECT_EQ(run("\x8d"s + test::packed(uint64_t{2}) + "hi.", 64 << 20, 4).text(""), "hi");
   EXPECT_EQ(run("ccollections\nOrderedDict\n)R" + text("a") + "K\1s}b.").dict("").find("a")->integer(""), 1);
-  EXPECT_REFUSED(run("K\7.", 0, 6), "protocol 6");
-  EXPECT_REFUSED(run("K\7.", 0, 1), "protocol 1");
+  EXPECT_REFUSED(run("K\7.", 64 << 20, 6), "protocol 6");
+  EXPECT_REFUSED(run("K\7.", 64 << 20, 1), "protocol 1");
 }
 TEST(Pickle, MemoKeepsIdentity) {
   // The inner list is put into the memo empty, filled later, and recalled.

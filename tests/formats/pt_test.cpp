@@ -1,9 +1,8 @@
 #include "formats/pt.h"
 
-#include <zlib.h>
-
 #include "formats/zip.h"
 #include "tests/formats/malformed.h"
+#include "tests/formats/zip_draft.h"
 
 namespace oscar {
 namespace {
@@ -131,57 +130,14 @@ TEST(Pt, TensorsAreAlignedInTheFile) {
   TempDir folder;
   write_pt(folder / "a.pt", sample(), "top");
   const auto file = MappedFile::open(folder / "a.pt");
-  const ZipReader zip(file);
-  Budget budget(0, "a.pt");
+  auto budget = Budget::of_file(file->bytes().size());
+  const ZipReader zip(file, budget);
   for (const auto& member : zip.members()) {
     EXPECT_EQ((zip.read(member, budget).bytes.data() - file->bytes().data()) % 64, 0) << member.name;
   }
 }
 
-// A zip as another program may write it: members deflated or stored, without padding.
-struct Zip {
-  std::vector<std::pair<std::string, std::string>> members;
-  bool deflate = true;
-  uint16_t flags = 0, method_lie = 0;
-  uint32_t size_lie = 0, crc_lie = 0, offset_lie = 0;
-
-  std::string bytes() const {
-    std::string out, directory;
-    for (const auto& [name, content] : members) {
-      std::string packed = deflate ? deflated(content) : content;
-      const auto crc =
-          static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size())) ^
-          crc_lie;
-      const auto tail =
-          test::packed(flags, static_cast<uint16_t>((deflate ? 8 : 0) + method_lie), uint32_t{0}, crc,
-                       static_cast<uint32_t>(packed.size()), static_cast<uint32_t>(content.size()) + size_lie,
-                       static_cast<uint16_t>(name.size()), uint16_t{0});
-      directory += "PK\1\2" + test::packed(uint16_t{20}, uint16_t{20}) + tail +
-                   test::packed(uint16_t{0}, uint16_t{0}, uint16_t{0}, uint32_t{0},
-                                static_cast<uint32_t>(out.size()) + offset_lie) +
-                   name;
-      out += "PK\3\4" + test::packed(uint16_t{20}) + tail + name + packed;
-    }
-    const auto count = static_cast<uint16_t>(members.size());
-    return out + directory + "PK\5\6" +
-           test::packed(uint16_t{0}, uint16_t{0}, count, count, static_cast<uint32_t>(directory.size()),
-                        static_cast<uint32_t>(out.size()), uint16_t{0});
-  }
-  static std::string deflated(const std::string& content) {
-    z_stream stream{};
-    deflateInit2(&stream, 9, Z_DEFLATED, -MAX_WBITS, 9, Z_DEFAULT_STRATEGY);
-    std::string out(deflateBound(&stream, content.size()), '\0');
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(content.data()));
-    stream.avail_in = static_cast<uInt>(content.size());
-    stream.next_out = reinterpret_cast<Bytef*>(out.data());
-    stream.avail_out = static_cast<uInt>(out.size());
-    deflate_(&stream);
-    out.resize(stream.total_out);
-    deflateEnd(&stream);
-    return out;
-  }
-  static void deflate_(z_stream* stream) { EXPECT_EQ(::deflate(stream, Z_FINISH), Z_STREAM_END); }
-};
+using test::Zip;
 const std::string kInteger = std::string("\x80\x02K\x07.", 5);
 Zip plain() {
   return {{{"top/data.pkl", kInteger}, {"top/byteorder", "little"}, {"top/version", "3\n"}}};
@@ -192,6 +148,9 @@ TEST(Pt, ZipsOfOtherPrograms) {
   EXPECT_EQ(load(zip.bytes()).integer(""), 7);
   zip.deflate = false;
   EXPECT_EQ(load(zip.bytes()).integer(""), 7);
+  zip.zip64 = true;
+  EXPECT_EQ(load(zip.bytes()).integer(""), 7);
+  zip.zip64 = false;
   EXPECT_EQ(
       load(zip.bytes().substr(0, zip.bytes().size() - 2) + test::packed(uint16_t{5}) + "hello").integer(""),
       7);
@@ -203,7 +162,7 @@ TEST(Pt, ZipLies) {
     return load(zip.bytes());
   };
   EXPECT_REFUSED(load("hello"), "not a zip");
-  EXPECT_REFUSED(load(""), "is empty");
+  EXPECT_REFUSED(load(""), "the file is empty");
   EXPECT_REFUSED(with([](Zip& z) { z.crc_lie = 1; }), "CRC");
   EXPECT_REFUSED(with([](Zip& z) { z.flags = 1; }), "encrypted");
   EXPECT_REFUSED(with([](Zip& z) { z.method_lie = 4; }), "compression method 12");
@@ -215,12 +174,22 @@ TEST(Pt, ZipLies) {
   EXPECT_REFUSED(with([](Zip& z) { z.members[1].second = "big"; }), "big-endian");
   EXPECT_REFUSED(with([](Zip& z) { z.members[1].second = "both"; }), "neither little nor big");
   EXPECT_REFUSED(with([](Zip& z) { z.members[2] = z.members[1]; }), "appears twice");
-  EXPECT_REFUSED(with([](Zip& z) { z.members[2].first = "other/data.pkl"; }), "two pickles");
+  EXPECT_REFUSED(with([](Zip& z) { z.members[2].first = "other/data.pkl"; }), "a second pickle");
   EXPECT_REFUSED(with([](Zip& z) { z.members[0].first = "top/data.json"; }),
                  "not a file that torch.save made");
   EXPECT_REFUSED(load(std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15)),
                  "before 1.6");
   EXPECT_COMPLAINT(read_pt("/no/such.pt"), "No such file");
+}
+TEST(Pt, ADirectoryThatExpandsIsRefused) {
+  Zip zip;
+  zip.deflate = false;
+  for (int i = 0; i < 65535; ++i) zip.members.emplace_back("top/" + std::to_string(i), "");
+  zip.members[0] = {"top/data.pkl", kInteger};
+  EXPECT_EQ(load(zip.bytes()).integer(""), 7);
+  zip = plain();
+  zip.size_lie = 1 << 25;  // less than the budget, more than deflate can make of a few bytes
+  EXPECT_REFUSED(load(zip.bytes()), "is not 33554");
 }
 TEST(Pt, AFlippedBitInATensorIsFound) {
   auto bytes = written(sample());

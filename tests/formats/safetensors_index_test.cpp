@@ -81,6 +81,21 @@ TEST(SafeTensorsIndex, DisagreementsAreNamedBeforeAnythingRuns) {
   EXPECT_REFUSED(load(), "expected an object with 'weight_map'");
   test::write(folder / kSafeTensorsIndex, "{");
   EXPECT_REFUSED(load(), kSafeTensorsIndex);
+  // Anything beside the map is passed over, but is JSON.
+  index(R"("a":"m.safetensors","b":"m.safetensors"},"metadata":{"x":[1,-2.5e+3,true,null,"\u00e4",{},[]])");
+  EXPECT_NE(load().find("a"), nullptr);
+  index(R"(},"metadata":)" + std::string(100, '['));
+  EXPECT_REFUSED(load(), "nested deeper than 16");
+  for (const std::string value : {"01", "-", "1.", "1e", "nul", "+1", "'a'"}) {
+    index(R"(},"metadata":{"x":)" + value);
+    EXPECT_REFUSED(load(), ": JSON: ");
+  }
+  index(R"("a":1)");
+  EXPECT_REFUSED(load(), "offset 15: weight_map: 'a' is not a file name");
+  index(R"("a":"m\u0000.safetensors")");
+  EXPECT_REFUSED(load(), "is not the name of");
+  index(R"("a":"m.safetensors"},"weight_map":{)");
+  EXPECT_REFUSED(load(), "offset 36: 'weight_map' appears twice");
   TempDir empty;
   EXPECT_COMPLAINT(read_sharded_safetensors(empty.path()), "has no .safetensors file");
 }

@@ -1,5 +1,6 @@
 #include "formats/safetensors.h"
 
+#include "formats/error.h"
 #include "tests/formats/malformed.h"
 
 namespace oscar {
@@ -75,8 +76,8 @@ TEST(SafeTensors, OneLieEach) {
   EXPECT_EQ(with("{" + a + "," + b + "}").tensors.size(), 2u);
   EXPECT_REFUSED(load(test::packed(uint64_t{1} << 40)), "truncated or is not safetensors");
   EXPECT_REFUSED(load(test::packed(~uint64_t{0})), "truncated or is not safetensors");
-  EXPECT_REFUSED(with("[1]"), "not a JSON object");
-  EXPECT_REFUSED(with("{\"a\":"), "header");
+  EXPECT_REFUSED(with("[1]"), "offset 8: the header is not a JSON object");
+  EXPECT_REFUSED(with("{\"a\":"), "offset 9: tensor 'a'");
   EXPECT_REFUSED(with("{" + a + "," + a + "}", "1234"), "'a' appears twice");
   EXPECT_REFUSED(with(R"({"__metadata__":{"k":"1","k":"2"},)" + a + "}", "1234"), "'k' appears twice");
   EXPECT_REFUSED(with(R"({"__metadata__":{"k":1},)" + a + "}", "1234"), "'k' is not a string");
@@ -98,12 +99,42 @@ TEST(SafeTensors, OneLieEach) {
   EXPECT_REFUSED(tensor("\"F32\"", "[2]", "[8,0]"), "does not have");
   EXPECT_REFUSED(tensor("\"F32\"", "[2]", "[4,12]"), "there is a gap");
   EXPECT_REFUSED(tensor("\"F32\"", "[2]", "[0,8,16]"), "two data_offsets");
-  EXPECT_REFUSED(tensor("\"F32\"", "[[2]]", "[0,8]"), "nested deeper");
-  EXPECT_REFUSED(tensor("\"F32\"", "[[[[[[2]]]]]]", "[0,8]"), "nested deeper");
+  EXPECT_REFUSED(tensor("\"F32\"", "[[2]]", "[0,8]"), "non-negative");
+  EXPECT_REFUSED(tensor("\"F32\"", "[[[[[[2]]]]]]", "[0,8]"), "non-negative");
   EXPECT_REFUSED(with("{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "123456"),
                  "overlap");
   EXPECT_REFUSED(with(R"({"a":{"dtype":"F32","shape":[2]}})"), "expected dtype");
   EXPECT_COMPLAINT(read_safetensors("/no/such"), "No such file");
+}
+TEST(SafeTensors, JsonIsStrict) {
+  const auto text = [](const std::string& value) {
+    return with(R"({"__metadata__":{"k":")" + value + "\"}}", "").metadata.at("k");
+  };
+  EXPECT_EQ(text(R"(\"\\\/\b\f\n\r\t\u00e4\u20ac\ud83d\ude00)"), "\"\\/\b\f\n\r\tä€😀");
+  EXPECT_EQ(text("ä€😀"), "ä€😀");
+  EXPECT_EQ(text(R"(\u0000)"), std::string(1, '\0'));
+  for (const auto* bad : {"\n", "\\x", "\\u12", "\\u-123", "\\ud800", "\\ud800\\u0041", "\\udc00", "\xff",
+                          "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"}) {
+    EXPECT_REFUSED(text(bad), "is not part of a string in UTF-8");
+  }
+  EXPECT_REFUSED(with(R"({"a" 1})", ""), "expected ':'");
+  EXPECT_REFUSED(with(R"({"a":{},})", ""), "offset 9: tensor 'a'");
+  EXPECT_REFUSED(with("{,}", ""), "offset 9: JSON: expected a key");
+  EXPECT_REFUSED(with("{} x", ""), "offset 11: JSON: something follows");
+  EXPECT_REFUSED(with("{", ""), "found the end of the text");
+  EXPECT_REFUSED(with(R"({"a)", ""), "a string does not end");
+}
+// Of a header that is all of the file: what it becomes may take four times its size and 60 MiB.
+TEST(SafeTensors, AHeaderThatExpandsIsRefused) {
+  const auto refused = [](const std::string& opening, const std::function<std::string(int)>& item, int count,
+                          const std::string& closing) {
+    std::string header = opening;
+    for (int i = 0; i < count; ++i) header += (i ? "," : "") + item(i);
+    header += closing;
+    EXPECT_REFUSED(with(header, ""), "refused");
+  };
+  refused(R"({"__metadata__":{)", [](int i) { return fmt::format(R"("{}":"")", i); }, 1500000, "}}");
+  refused(R"({"a":{"dtype":"U8","data_offsets":[0,0],"shape":[)", [](int) { return "0"; }, 12000000, "]}}");
 }
 TEST(SafeTensors, WritersMistakes) {
   TempDir folder;
