@@ -15,7 +15,7 @@ int convert_command(const ArtifactArguments& a, const std::vector<fs::path>& inp
   ConvertOptions options{
       .to = a.to, .base = a.base, .order = {}, .kv_heads = a.kv_heads, .layer_ids = a.layer_ids};
   if (!a.rotary_order.empty())
-    options.order = a.rotary_order == "halves" ? RotaryOrder::Halves : RotaryOrder::Interleaved;
+    options.order = a.rotary_order == "same" ? RotaryOrder::Same : RotaryOrder::Interleaved;
   const Conversion done = convert(inputs, output, options);
   for (const auto& text : done.notes) note(common.quiet, "note: " + text);
   nlohmann::ordered_json files = nlohmann::ordered_json::array();
@@ -90,7 +90,7 @@ void add_artifact_options(CLI::App& app, ArtifactArguments& a) {
       ->group("Artifacts");
   app.add_option("--rotary-order", a.rotary_order,
                  "Order of the keys that the engine caches, for an architecture that is not known")
-      ->check(CLI::IsMember({"halves", "interleaved"}))
+      ->check(CLI::IsMember({"same", "interleaved"}))
       ->needs(convert)
       ->group("Artifacts");
   app.add_option("--kv-heads", a.kv_heads, "KV heads of a layer, for --to v2 from one rotation a layer")

@@ -134,7 +134,7 @@ double round_trip_error(const std::vector<float>& stored, const Matrix& r, Eigen
   for (Eigen::Index i = 0; i < d; ++i) {
     double sum = 0;
     for (Eigen::Index j = 0; j < d; ++j)
-      sum += double{stored[static_cast<size_t>(i * d + j)]} * x[halves_row(j, rotary, order)];
+      sum += double{stored[static_cast<size_t>(i * d + j)]} * x[model_row(j, rotary, order)];
     worst = std::max(worst, std::abs(sum - expected[i]));
   }
   return worst / expected.norm();
@@ -171,7 +171,7 @@ RotationPair read_gguf_rotations(const std::filesystem::path& path) {
     Matrix r(d, d);
     for (Eigen::Index i = 0; i < d; ++i) {
       for (Eigen::Index j = 0; j < d; ++j)
-        r(halves_row(j, rotary, *order), i) = stored[static_cast<size_t>(i * d + j)];
+        r(model_row(j, rotary, *order), i) = stored[static_cast<size_t>(i * d + j)];
     }
     const int layer = of_k ? *of_k : *parse_name(tensor.name, rotation_ending(Side::V));
     (of_k ? pair.k : pair.v).layers[layer].rotation = {std::move(r)};
@@ -198,9 +198,8 @@ GgufExport write_gguf_rotations(const std::filesystem::path& path, const GgufFil
   if (!order) order = rotary_order(result.architecture);
   if (!order)
     throw invalid(
-        "{}: the order of rotary halves that engines cache for architecture '{}' is not known: say "
-        "--rotary-order halves or "
-        "interleaved",
+        "{}: the order in which engines cache the keys of architecture '{}' is not known: say "
+        "--rotary-order same or interleaved",
         base.file()->path().string(), result.architecture);
   result.order = *order;
   GgufAddition added;
@@ -218,7 +217,7 @@ GgufExport write_gguf_rotations(const std::filesystem::path& path, const GgufFil
       std::vector<float> stored;
       for (Eigen::Index i = 0; i < d; ++i) {
         for (Eigen::Index j = 0; j < d; ++j)
-          stored.push_back(static_cast<float>(r(halves_row(j, rotary, *order), i)));
+          stored.push_back(static_cast<float>(r(model_row(j, rotary, *order), i)));
       }
       const double error = round_trip_error(stored, r, rotary, *order);
       if (!(error < kRoundTrip))
@@ -237,7 +236,7 @@ GgufExport write_gguf_rotations(const std::filesystem::path& path, const GgufFil
   add("k_objective", rotations.k.objective);
   add("v_objective", rotations.v.objective);
   add("orientation", std::string("transposed"));
-  add("rotary_order", std::string(*order == RotaryOrder::Halves ? "halves" : "interleaved"));
+  add("rotary_order", std::string(*order == RotaryOrder::Same ? "same" : "interleaved"));
   add("tool_version", std::string(OSCAR_VERSION));
   for (const auto& [key, text] :
        {std::pair{"model_digest", provenance.model_digest}, {"text_digest", provenance.text_digest}}) {

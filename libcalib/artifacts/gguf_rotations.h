@@ -13,7 +13,7 @@
 namespace oscar {
 
 bool has_rotations(const GgufFile& file);
-// Both sides, in the model's own basis (halves one after the other). The file has no eigenvalues; objectives
+// Both sides, in the basis of the original checkpoint. The file has no eigenvalues; objectives
 // are those of our metadata, "unknown_r_h_pbr" of files that others wrote. std::runtime_error for a layer
 // that has one of the two only, another type or another shape; std::invalid_argument where the file has no
 // rotations.
@@ -22,7 +22,7 @@ RotationPair read_gguf_rotations(const std::filesystem::path& path);
 // What the engine would compute with the stored tensor, against k R, before anything is written.
 struct GgufExport {
   std::string architecture;
-  RotaryOrder order = RotaryOrder::Halves;
+  RotaryOrder order = RotaryOrder::Same;
   double round_trip = 0;           // largest relative error of the check
   std::vector<std::string> notes;  // what the engine must be told
 };

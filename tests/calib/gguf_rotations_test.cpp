@@ -138,9 +138,9 @@ TEST(GgufRotations, RefusesWhatNoEngineReads) {
   const Exported strange("nobody");
   EXPECT_COMPLAINT(strange.write(rotations()), "--rotary-order");
   EXPECT_EQ(
-      write_gguf_rotations(strange.folder / "x.gguf", strange.base(), rotations(), {}, RotaryOrder::Halves)
+      write_gguf_rotations(strange.folder / "x.gguf", strange.base(), rotations(), {}, RotaryOrder::Same)
           .order,
-      RotaryOrder::Halves);
+      RotaryOrder::Same);
   EXPECT_COMPLAINT(read_gguf_rotations(e.folder / "base.gguf"), "has no rotations");
 }
 
