@@ -250,6 +250,12 @@ TEST(ProductCodes, CodeAsTheEngineDoes) {
   }
 }
 
+TEST(ProductCodes, WordsAreTheFp16ThatTheEngineLoads) {
+  ProductCodebooks books = books_of();
+  books.layers.at(5).stage1[0][0] = 1.0001f;  // between two of fp16
+  EXPECT_EQ(codes_of(books, rotations()).of(5, 0).options.codebook->groups[0].words[0], 1.0f);
+}
+
 TEST(ProductCodes, BooksOfCodesAreTheBooks) {
   ProductCodebooks books = books_of();
   for (auto& [id, layer] : books.layers) layer.sqnr.reset();
