@@ -164,6 +164,8 @@ TEST(RawDialects, UnfinishedStagesAreRefused) {
   };
   write_meta(work, 3);
   refused({"calibration_meta.json", "num_prompts_captured says 3 prompts, the dump has 2", "not finished"});
+  write_meta(work, 1);
+  refused({"num_prompts_captured says 1 prompts, the dump has 2"});
   write_meta(work, 2, 24);
   refused({"dumped_tokens says 24 tokens, the dump has 23", "not finished"});
   write_meta(work, 2, 23, 1);
