@@ -70,7 +70,8 @@ at::Tensor geglu(const at::Tensor& gate_up) {
   return gate.mul_(gate_up.narrow(1, width, width));
 }
 
-RopeTable::RopeTable(const RopeConfig& config, int64_t positions) : half_(config.dim / 2) {
+RopeTable::RopeTable(const RopeConfig& config, int64_t positions)
+    : half_(config.dim / 2), neighbours_(config.neighbours) {
   cos_.resize(static_cast<size_t>(positions) * static_cast<size_t>(half_));
   sin_.resize(cos_.size());
   const auto frequencies = config.frequencies();
@@ -93,7 +94,8 @@ inline float as_float(c10::BFloat16 x) {
   return static_cast<float>(x);
 }
 
-template <typename T>
+// The pair i is at i and i + half, or at 2i and 2i + 1.
+template <bool neighbours, typename T>
 void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_dim, int half,
             const float* cos, const float* sin, float* out) {
   for (int64_t t = 0; t < tokens; ++t) {
@@ -103,9 +105,10 @@ void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_
       const T* x = in + t * in_stride + h * head_dim;
       float* y = out + (t * heads + h) * head_dim;
       for (int i = 0; i < half; ++i) {
-        const float a = as_float(x[i]), b = as_float(x[i + half]);
-        y[i] = a * c[i] - b * s[i];
-        y[i + half] = b * c[i] + a * s[i];
+        const int first = neighbours ? 2 * i : i, second = neighbours ? 2 * i + 1 : i + half;
+        const float a = as_float(x[first]), b = as_float(x[second]);
+        y[first] = a * c[i] - b * s[i];
+        y[second] = b * c[i] + a * s[i];
       }
       for (int i = 2 * half; i < head_dim; ++i) y[i] = as_float(x[i]);
     }
@@ -117,12 +120,16 @@ void RopeTable::apply(const at::Tensor& in, int64_t column, int heads, int head_
                       float* out) const {
   const int64_t tokens = in.size(0);
   const float *cos = cos_.data() + position * half_, *sin = sin_.data() + position * half_;
-  if (in.scalar_type() == at::kBFloat16) {
-    rotate(in.const_data_ptr<c10::BFloat16>() + column, in.stride(0), tokens, heads, head_dim, half_, cos,
-           sin, out);
-  } else {
-    rotate(in.const_data_ptr<float>() + column, in.stride(0), tokens, heads, head_dim, half_, cos, sin, out);
-  }
+  const auto turn = [&](const auto* from) {
+    (neighbours_ ? rotate<true, std::remove_cvref_t<decltype(*from)>>
+                 : rotate<false, std::remove_cvref_t<decltype(*from)>>)(from + column, in.stride(0), tokens,
+                                                                        heads, head_dim, half_, cos, sin,
+                                                                        out);
+  };
+  if (in.scalar_type() == at::kBFloat16)
+    turn(in.const_data_ptr<c10::BFloat16>());
+  else
+    turn(in.const_data_ptr<float>());
 }
 
 AttentionOutput causal_attention(const float* q, const float* k, const float* v, int64_t tokens,

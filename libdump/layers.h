@@ -40,14 +40,15 @@ at::Tensor geglu(const at::Tensor& gate_up);
 class RopeTable {
  public:
   RopeTable(const RopeConfig& config, int64_t positions);
-  // Rotates the first `dim` elements of a head in halves (GPT-NeoX order): (x1, x2) -> (x1 c - x2 s, x2 c +
-  // x1 s). Heads are side by side from `column` of `in` on, float32 or bfloat16; row r is at `position` + r.
-  // `out` (T, heads, D) is float32.
+  // Rotates the first `dim` elements of a head in halves (GPT-NeoX order) or, where the configuration says
+  // so, neighbours: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s). Heads are side by side from `column` of `in` on,
+  // float32 or bfloat16; row r is at `position` + r. `out` (T, heads, D) is float32.
   void apply(const at::Tensor& in, int64_t column, int heads, int head_dim, int64_t position,
              float* out) const;
 
  private:
   int half_;
+  bool neighbours_;
   std::vector<float> cos_, sin_;
 };
 

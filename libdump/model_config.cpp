@@ -30,7 +30,8 @@ std::vector<double> RopeConfig::frequencies() const {
 }
 
 std::string RopeConfig::describe() const {
-  std::string text = fmt::format("halves dim={} base={} scaling={}", dim, base, scaling);
+  std::string text =
+      fmt::format("{} dim={} base={} scaling={}", neighbours ? "neighbours" : "halves", dim, base, scaling);
   if (scaling == "linear") text += fmt::format(" factor={}", factor);
   if (scaling == "llama3")
     text += fmt::format(" factor={} low={} high={} context={}", factor, low_frequency, high_frequency,

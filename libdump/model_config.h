@@ -12,6 +12,7 @@ namespace oscar {
 struct RopeConfig {
   double base = 10000;
   int dim = 0;                   // rotated dims of a head, the first ones
+  bool neighbours = false;       // dims 2i and 2i + 1 are a pair instead
   std::string scaling = "none";  // "none", "linear", "llama3", "divisors"
   double factor = 1;             // linear: positions are divided by it; llama3: slow frequencies are
   double low_frequency = 1,

@@ -107,14 +107,24 @@ RopeConfig HfConfig::rope(const Json* parameters, double base, int dim) const {
   return rope;
 }
 
-TransformerSpec HfConfig::common() const {
+double HfConfig::rotary_share(const Json* parameters) const {
+  if (parameters && parameters->is_object() && parameters->contains("partial_rotary_factor")) {
+    const auto& share = (*parameters)["partial_rotary_factor"];
+    if (!share.is_number()) throw wrong(path_, "partial_rotary_factor", "a number", &share);
+    return share.get<double>();
+  }
+  return number("partial_rotary_factor", 1.0);
+}
+
+TransformerSpec HfConfig::common(std::string_view experts) const {
   if (has("kv_lora_rank"))
     throw unsupported("kv_lora_rank",
                       "multi-head latent attention caches one latent instead of keys and values, which has "
                       "no per-head covariance yet");
-  if (integer("num_experts", 0) > 0 || integer("num_local_experts", 0) > 0 ||
-      integer("n_routed_experts", 0) > 0)
-    throw invalid("{}: a mixture of experts is not supported yet", path_);
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (experts.empty() && integer(key, 0) > 0)
+      throw unsupported(key, "a mixture of experts that this family does not have");
+  }
   TransformerSpec spec;
   ModelConfig& config = spec.config;
   config.path = path_;
@@ -135,7 +145,7 @@ TransformerSpec HfConfig::common() const {
   a.dim_k = a.dim_v = static_cast<int>(integer("head_dim", config.hidden / a.q_heads));
   a.scale = 1.0 / std::sqrt(static_cast<double>(a.dim_k));
   const Json* parameters = find("rope_parameters") ? find("rope_parameters") : find("rope_scaling");
-  const int rotary = static_cast<int>(std::lround(a.dim_k * number("partial_rotary_factor", 1.0)));
+  const int rotary = static_cast<int>(std::lround(a.dim_k * rotary_share(parameters)));
   config.ropes = {rope(parameters, number("rope_theta", 10000.0), rotary)};
   for (int i = 0; i < integer("num_hidden_layers"); ++i) {
     a.layer = i;

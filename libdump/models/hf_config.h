@@ -28,11 +28,15 @@ class HfConfig {
 
   // What most families share: sizes, heads, head_dim (stated, else hidden / heads), scale 1 / sqrt(d), layers
   // of one kind, one rotary embedding of rope_theta or rope_parameters with its scaling.
-  TransformerSpec common() const;
+  // Experts are refused unless the family knows them: `experts` is the key of their number, which some
+  // exporters write under two names.
+  TransformerSpec common(std::string_view experts = {}) const;
   // The rotary embedding that `parameters` (rope_scaling or rope_parameters, or nullptr) ask for.
   RopeConfig rope(const nlohmann::json* parameters, double base, int dim) const;
 
  private:
+  double rotary_share(const nlohmann::json* parameters) const;  // partial_rotary_factor, of either place
+
   std::string path_, type_;
   nlohmann::json json_;
 };

@@ -5,14 +5,14 @@ namespace oscar {
 
 TransformerSpec phi3_hf(const HfConfig& config) {
   TransformerSpec spec = config.common();
-  spec.fused = true;
+  spec.fused_qkv = spec.fused_gate_up = true;
   set_windows(spec, config, config.integer("sliding_window", 0), [](int) { return true; });
   return spec;
 }
 
 TransformerSpec phi3_gguf(const GgufFile& file) {
   TransformerSpec spec = common_gguf(file);
-  spec.fused = true;
+  spec.fused_qkv = spec.fused_gate_up = true;
   const auto window = file.integer("phi3.attention.sliding_window").value_or(0);
   for (auto& layer : spec.layers) layer.attention.sliding_window = window;
   return spec;

@@ -6,7 +6,7 @@
 
 #include "formats/error.h"
 #include "kernels/gram.h"
-#include "libdump/layers.h"
+#include "libdump/models/layer_parts.h"
 
 namespace oscar {
 namespace {
@@ -19,42 +19,6 @@ AttentionOutput attended(const AttentionRows& rows, const Attend& attend, Precis
   return out;
 }
 
-// The weights of one layer, by their parts.
-class Parts {
- public:
-  Parts(const TransformerSpec& spec, const WeightSource& weights, int layer)
-      : shapes_(expected_tensors(spec)), weights_(weights), layer_(layer), offset_(spec.norm_offset) {}
-
-  bool has(const std::string& part) const { return shapes_.contains(layer_tensor(layer_, part)); }
-  at::Tensor load(const std::string& part) const {
-    const auto name = layer_tensor(layer_, part);
-    return weights_.load(name, shapes_.at(name));
-  }
-  at::Tensor norm(const std::string& name) const {  // undefined where there is none
-    if (name.empty()) return {};
-    const at::Tensor weight = load(name + ".weight");
-    return offset_ == 0 ? weight : weight + offset_;
-  }
-  // Several projections of one input as one.
-  Linear linear(const std::vector<std::string>& names, Precision precision) const {
-    std::vector<at::Tensor> matrices, biases;
-    for (const auto& name : names) {
-      matrices.push_back(load(name + ".weight"));
-      if (has(name + ".bias")) biases.push_back(load(name + ".bias"));
-    }
-    if (!biases.empty() && biases.size() != names.size())
-      throw failure("layer {}: some projections have a bias", layer_);
-    return {matrices.size() == 1 ? matrices[0] : at::cat(matrices), precision,
-            biases.empty() ? at::Tensor() : at::cat(biases)};
-  }
-
- private:
-  std::map<std::string, std::vector<int64_t>> shapes_;
-  const WeightSource& weights_;
-  int layer_;
-  double offset_;
-};
-
 class TransformerLayer : public DecoderLayer {
  public:
   TransformerLayer(const TransformerSpec& spec, const WeightSource& weights, int index,
@@ -63,7 +27,7 @@ class TransformerLayer : public DecoderLayer {
         layer_(spec.layers.at(static_cast<size_t>(index))),
         rope_(std::move(rope)),
         precision_(precision) {
-    const Parts parts(spec, weights, index);
+    const LayerParts parts(spec, weights, index);
     before_attention_ = parts.norm(spec.before_attention);
     after_attention_ = parts.norm(spec.after_attention);
     before_mlp_ = parts.norm(spec.before_mlp);
@@ -73,12 +37,10 @@ class TransformerLayer : public DecoderLayer {
       k_norm_ = parts.norm("self_attn.k_norm");
     }
     using Names = std::vector<std::string>;
-    qkv_ = parts.linear(spec.fused ? Names{"self_attn.qkv_proj"}
-                                   : Names{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+    qkv_ = parts.linear(spec.fused_qkv ? Names{"self_attn.qkv_proj"}
+                                       : Names{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
                         precision);
-    gate_up_ = parts.linear(spec.fused ? Names{"mlp.gate_up_proj"} : Names{"mlp.gate_proj", "mlp.up_proj"},
-                            precision);
-    down_ = parts.linear({"mlp.down_proj"}, precision);
+    mlp_ = make_mlp(parts, precision);
     const at::Tensor out = parts.load("self_attn.o_proj.weight");
     set_output_metrics(out);
     out_ = Linear(out, precision, layer_.out_bias ? parts.load("self_attn.o_proj.bias") : at::Tensor());
@@ -115,9 +77,7 @@ class TransformerLayer : public DecoderLayer {
     add(hidden,
         out_(activation(attention.o.view({tokens, int64_t{shape.q_heads} * shape.dim_v}), precision_)),
         after_attention_);
-    const at::Tensor gate_up = gate_up_(activation(normed(hidden, before_mlp_), precision_));
-    const at::Tensor gated = spec_.activation == Activation::Silu ? swiglu(gate_up) : geglu(gate_up);
-    add(hidden, down_(activation(gated, precision_)), after_mlp_);
+    add(hidden, (*mlp_)(normed(hidden, before_mlp_)), after_mlp_);
   }
 
   std::vector<Matrix> output_metrics() const override { return output_metrics_; }
@@ -163,7 +123,8 @@ class TransformerLayer : public DecoderLayer {
   Precision precision_;
   at::Tensor before_attention_, after_attention_, before_mlp_, after_mlp_, q_norm_,
       k_norm_;  // undefined: none
-  Linear qkv_, out_, gate_up_, down_;
+  Linear qkv_, out_;
+  std::unique_ptr<Mlp> mlp_;
   std::vector<Matrix> output_metrics_;
 };
 

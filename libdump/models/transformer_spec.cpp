@@ -5,14 +5,27 @@
 namespace oscar {
 namespace {
 
-using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-void add_linear(Shapes& shapes, const std::string& stem, int64_t out, int64_t in, bool bias) {
+void add_linear(TensorShapes& shapes, const std::string& stem, int64_t out, int64_t in, bool bias) {
   shapes[stem + ".weight"] = {out, in};
   if (bias) shapes[stem + ".bias"] = {out};
 }
 
-void add_layer(Shapes& shapes, const TransformerSpec& spec, const LayerSpec& layer) {
+void add_experts(TensorShapes& shapes, const LayerSpec& layer, int64_t hidden) {
+  const MoeSpec& moe = layer.moe;
+  const auto at = [&](const std::string& part) { return layer_tensor(layer.attention.layer, part); };
+  shapes[at(moe.stem + ".gate.weight")] = {moe.experts, hidden};
+  if (moe.correction) shapes[at(moe.correction_name)] = {moe.experts};
+  const auto add = [&](const std::string& stem, const MoeSpec& names, int64_t width) {
+    add_linear(shapes, at(stem + names.gate), width, hidden, false);
+    add_linear(shapes, at(stem + names.up), width, hidden, false);
+    add_linear(shapes, at(stem + names.down), hidden, width, false);
+  };
+  for (int e = 0; e < moe.experts; ++e)
+    add(fmt::format("{}.experts.{}.", moe.stem, e), moe, moe.intermediate);
+  if (moe.shared > 0) add(moe.stem + ".shared_experts.", MoeSpec{}, moe.shared);
+}
+
+void add_layer(TensorShapes& shapes, const TransformerSpec& spec, const LayerSpec& layer) {
   const auto& a = layer.attention;
   const int64_t hidden = spec.config.hidden, ff = spec.config.intermediate, q = int64_t{a.q_heads} * a.dim_k,
                 k = int64_t{a.kv_heads} * a.dim_k, v = int64_t{a.kv_heads} * a.dim_v;
@@ -21,18 +34,25 @@ void add_layer(Shapes& shapes, const TransformerSpec& spec, const LayerSpec& lay
        {&spec.before_attention, &spec.after_attention, &spec.before_mlp, &spec.after_mlp}) {
     if (!norm->empty()) shapes[at(*norm + ".weight")] = {hidden};
   }
-  if (spec.fused) {
+  if (spec.fused_qkv) {
     add_linear(shapes, at("self_attn.qkv_proj"), q + k + v, hidden, layer.qkv_bias);
-    add_linear(shapes, at("mlp.gate_up_proj"), 2 * ff, hidden, spec.mlp_bias);
   } else {
     add_linear(shapes, at("self_attn.q_proj"), q, hidden, layer.qkv_bias);
     add_linear(shapes, at("self_attn.k_proj"), k, hidden, layer.qkv_bias);
     add_linear(shapes, at("self_attn.v_proj"), v, hidden, layer.qkv_bias);
-    add_linear(shapes, at("mlp.gate_proj"), ff, hidden, spec.mlp_bias);
-    add_linear(shapes, at("mlp.up_proj"), ff, hidden, spec.mlp_bias);
   }
   add_linear(shapes, at("self_attn.o_proj"), hidden, int64_t{a.q_heads} * a.dim_v, layer.out_bias);
-  add_linear(shapes, at("mlp.down_proj"), hidden, ff, spec.mlp_bias);
+  if (layer.moe.experts > 0) {
+    add_experts(shapes, layer, hidden);
+  } else {
+    if (spec.fused_gate_up) {
+      add_linear(shapes, at("mlp.gate_up_proj"), 2 * ff, hidden, spec.mlp_bias);
+    } else {
+      add_linear(shapes, at("mlp.gate_proj"), ff, hidden, spec.mlp_bias);
+      add_linear(shapes, at("mlp.up_proj"), ff, hidden, spec.mlp_bias);
+    }
+    add_linear(shapes, at("mlp.down_proj"), hidden, ff, spec.mlp_bias);
+  }
   if (layer.qk_norm != QkNorm::None) {
     const bool head = layer.qk_norm == QkNorm::Head;
     shapes[at("self_attn.q_norm.weight")] = {head ? a.dim_k : q};
@@ -46,9 +66,15 @@ std::string layer_tensor(int layer, const std::string& part) {
   return fmt::format("model.layers.{}.{}", layer, part);
 }
 
-Shapes expected_tensors(const TransformerSpec& spec) {
+TensorShapes expected_layer_tensors(const TransformerSpec& spec, int layer) {
+  TensorShapes shapes;
+  add_layer(shapes, spec, spec.layers.at(static_cast<size_t>(layer)));
+  return shapes;
+}
+
+TensorShapes expected_tensors(const TransformerSpec& spec) {
   const int64_t hidden = spec.config.hidden, vocabulary = spec.config.vocabulary;
-  Shapes shapes{{"model.embed_tokens.weight", {vocabulary, hidden}}, {"model.norm.weight", {hidden}}};
+  TensorShapes shapes{{"model.embed_tokens.weight", {vocabulary, hidden}}, {"model.norm.weight", {hidden}}};
   if (!spec.config.tied_embeddings) shapes["lm_head.weight"] = {vocabulary, hidden};
   for (const auto& layer : spec.layers) add_layer(shapes, spec, layer);
   return shapes;

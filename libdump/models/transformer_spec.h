@@ -11,11 +11,24 @@ namespace oscar {
 enum class QkNorm : uint8_t { None, Head, Row };  // each head's D, or all heads of a row together
 enum class Activation : uint8_t { Silu, GeluTanh };
 
+// A layer whose MLP is many experts. Names are relative to the layer.
+struct MoeSpec {
+  int experts = 0, top = 0, intermediate = 0;  // experts = 0: an ordinary MLP
+  bool normalise = true;                       // the weights of the chosen sum to 1
+  bool sigmoid = false;                        // scores; else softmax over all experts
+  bool correction = false;                     // a bias that chooses and does not weigh
+  double scale = 1;                            // of the weights
+  int shared = 0;                              // width of an expert that every token takes; 0: none
+  std::string stem = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string correction_name = "mlp.gate.e_score_correction_bias";
+};
+
 struct LayerSpec {
   LayerShape attention;
   int rope = 0;  // of ModelConfig::ropes; -1: no positions
   QkNorm qk_norm = QkNorm::None;
   bool qkv_bias = false, out_bias = false;
+  MoeSpec moe;
 };
 
 struct TransformerSpec {
@@ -25,17 +38,18 @@ struct TransformerSpec {
   std::string before_attention = "input_layernorm", after_attention, before_mlp = "post_attention_layernorm",
               after_mlp;
   double norm_offset = 0;  // what is added to every norm weight as stored: 1 where checkpoints hold w - 1
-  bool fused = false;      // qkv_proj and gate_up_proj instead of their parts
+  bool fused_qkv = false, fused_gate_up = false;  // qkv_proj and gate_up_proj instead of their parts
   bool mlp_bias = false;
   Activation activation = Activation::Silu;
   double embedding_scale = 1, residual_scale = 1,
          logit_scale = 1;  // hidden, what a block adds to it, logits: multiplied by
 };
 
-// Every tensor of the decoder by its Hugging Face name, "model.layers.0.self_attn.q_proj.weight", with its
-// shape (out, in).
-std::map<std::string, std::vector<int64_t>> expected_tensors(const TransformerSpec& spec);
-// The same without layers: embedding, final norm, lm_head.
+using TensorShapes = std::map<std::string, std::vector<int64_t>>;
+// The tensors of a decoder, and of one layer, by their Hugging Face names,
+// "model.layers.0.self_attn.q_proj.weight", with shapes (out, in).
+TensorShapes expected_tensors(const TransformerSpec& spec);
+TensorShapes expected_layer_tensors(const TransformerSpec& spec, int layer);
 std::string layer_tensor(int layer, const std::string& part);  // "model.layers.3." + part
 
 // Fills config.attention from the layers and checks what all families need: heads that divide, head dims that

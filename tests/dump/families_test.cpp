@@ -25,7 +25,8 @@ struct Errors {
   double rows = 0, logits = 0;
   std::string where;  // of the worst row
 };
-Errors compare(const std::string& name, Precision precision, int64_t length) {
+// Rows of the first `layers` layers.
+Errors compare(const std::string& name, Precision precision, int64_t length, size_t layers = 100) {
   const SafeTensors golden = read_safetensors(test::golden("families/" + name + ".safetensors"));
   const auto expected = [&](const std::string& part) {
     return golden.tensors.at(fmt::format("{}.{}", length, part)).floats();
@@ -50,6 +51,7 @@ Errors compare(const std::string& name, Precision precision, int64_t length) {
         errors.rows = error;
         errors.where = fmt::format("layer {} {}", layer, part);
       };
+      if (layer >= layers) return;
       check("q", rows.q, int64_t{s.q_heads} * s.dim_k);
       check("k", rows.k, int64_t{s.kv_heads} * s.dim_k);
       check("v", rows.v, int64_t{s.kv_heads} * s.dim_v);
@@ -68,14 +70,20 @@ TEST_P(Families, RowsAndLogitsOfTransformers) {
     const Errors exact = compare(GetParam(), Precision::Float32, length);
     EXPECT_LE(exact.rows, 1e-4) << length << " tokens, " << exact.where;
     EXPECT_LE(exact.logits, 1e-4) << length << " tokens";
-    const Errors rounded = compare(GetParam(), Precision::BFloat16, length);
+    // Which experts a token takes is no continuous function of anything: past the first layer a rounding may
+    // choose others.
+    const bool experts =
+        test::read(test::golden(std::string("families/") + GetParam()) / "config.json").find("experts") !=
+        std::string::npos;
+    const Errors rounded = compare(GetParam(), Precision::BFloat16, length, experts ? 1 : 100);
     EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
     EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
   }
 }
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          ::testing::Values("llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3",
-                                           "gemma3", "phi3", "olmo2", "granite"),
+                                           "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "mixtral",
+                                           "glm4", "glm4_moe", "minimax_m2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

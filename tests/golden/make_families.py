@@ -38,6 +38,16 @@ def families():
     yield "phi3", t.Phi3Config(**{**COMMON, "pad_token_id": 0}, sliding_window=45, partial_rotary_factor=0.5)
     yield "olmo2", t.Olmo2Config(**COMMON)
     yield "granite", t.GraniteConfig(**COMMON, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=2.5)
+    moe = dict(num_experts_per_tok=2, moe_intermediate_size=24)
+    yield "qwen3_moe", t.Qwen3MoeConfig(**COMMON, **moe, head_dim=16, num_experts=6, norm_topk_prob=True, mlp_only_layers=[1])
+    yield "mixtral", t.MixtralConfig(**{**COMMON, "intermediate_size": 24}, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+    yield "glm4", t.Glm4Config(**COMMON, head_dim=16, partial_rotary_factor=0.5, attention_bias=True)
+    yield "glm4_moe", t.Glm4MoeConfig(**COMMON, **moe, head_dim=16, partial_rotary_factor=0.5, n_routed_experts=6, n_shared_experts=1,
+                                      n_group=1, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5, use_qk_norm=True,
+                                      norm_topk_prob=True, attention_bias=True)
+    if hasattr(t, "MiniMaxM2Config"):
+        yield "minimax_m2", t.MiniMaxM2Config(**{**COMMON, "intermediate_size": 24}, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
+                                              rotary_dim=8, partial_rotary_factor=0.5)
 
 
 def prompt(length):

@@ -1,0 +1,127 @@
+#include <ATen/ATen.h>
+
+#include "formats/error.h"
+#include "libdump/models/layer_parts.h"
+
+namespace oscar {
+
+at::Tensor LayerParts::load(const std::string& part) const {
+  const auto name = layer_tensor(layer_, part);
+  return weights_.load(name, shapes_.at(name));
+}
+
+at::Tensor LayerParts::norm(const std::string& name) const {
+  if (name.empty()) return {};
+  const at::Tensor weight = load(name + ".weight");
+  return spec_.norm_offset == 0 ? weight : weight + spec_.norm_offset;
+}
+
+Linear LayerParts::linear(const std::vector<std::string>& names, Precision precision) const {
+  std::vector<at::Tensor> matrices, biases;
+  for (const auto& name : names) {
+    matrices.push_back(load(name + ".weight"));
+    if (has(name + ".bias")) biases.push_back(load(name + ".bias"));
+  }
+  if (!biases.empty() && biases.size() != names.size())
+    throw failure("layer {}: some of its projections have a bias and others none", layer_);
+  return {matrices.size() == 1 ? matrices[0] : at::cat(matrices), precision,
+          biases.empty() ? at::Tensor() : at::cat(biases)};
+}
+
+namespace {
+
+class GatedMlp : public Mlp {
+ public:
+  GatedMlp(const LayerParts& parts, const std::vector<std::string>& up, const std::string& down,
+           Precision precision)
+      : gate_up_(parts.linear(up, precision)),
+        down_(parts.linear({down}, precision)),
+        activation_(parts.spec().activation),
+        precision_(precision) {}
+  at::Tensor operator()(at::Tensor x) const override { return apply(activation(std::move(x), precision_)); }
+  // Of what activation() made.
+  at::Tensor apply(const at::Tensor& x) const {
+    const at::Tensor gate_up = gate_up_(x);
+    return down_(activation(activation_ == Activation::Silu ? swiglu(gate_up) : geglu(gate_up), precision_));
+  }
+
+ private:
+  Linear gate_up_, down_;
+  Activation activation_;
+  Precision precision_;
+};
+
+// The router is float32 in every precision, as the references have it: a rounded score would pick other
+// experts.
+class Experts : public Mlp {
+ public:
+  Experts(const LayerParts& parts, Precision precision) : moe_(parts.layer().moe), precision_(precision) {
+    const std::string& stem = moe_.stem;
+    router_ = parts.load(stem + ".gate.weight");
+    if (moe_.correction) correction_ = parts.load(moe_.correction_name);
+    for (int e = 0; e < moe_.experts; ++e) {
+      const auto at = [&](const std::string& part) { return fmt::format("{}.experts.{}.{}", stem, e, part); };
+      experts_.emplace_back(parts, std::vector{at(moe_.gate), at(moe_.up)}, at(moe_.down), precision);
+    }
+    if (moe_.shared > 0) {
+      const std::string at = stem + ".shared_experts.";
+      shared_.emplace(parts, std::vector{at + "gate_proj", at + "up_proj"}, at + "down_proj", precision);
+    }
+  }
+
+  at::Tensor operator()(at::Tensor x) const override {
+    const auto [weights, chosen] = route(x);
+    const int64_t tokens = x.size(0);
+    at::Tensor out = at::zeros_like(x);
+    const at::Tensor in = activation(std::move(x), precision_);
+    std::vector<std::vector<int64_t>> rows(experts_.size()), slots(experts_.size());
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t k = 0; k < moe_.top; ++k) {
+        const auto e = static_cast<size_t>(chosen.const_data_ptr<int64_t>()[t * moe_.top + k]);
+        rows[e].push_back(t);
+        slots[e].push_back(t * moe_.top + k);
+      }
+    }
+    for (size_t e = 0; e < experts_.size(); ++e) {
+      if (rows[e].empty()) continue;
+      const at::Tensor index = at::tensor(rows[e]), slot = at::tensor(slots[e]);
+      at::Tensor part = experts_[e].apply(in.index_select(0, index)).to(at::kFloat);
+      part.mul_(weights.view({-1}).index_select(0, slot).unsqueeze(1));
+      out.index_add_(0, index, part);
+    }
+    if (shared_) out.add_(shared_->apply(in));
+    return out;
+  }
+
+ private:
+  // (T, top) weights and expert numbers.
+  std::pair<at::Tensor, at::Tensor> route(const at::Tensor& x) const {
+    const at::Tensor logits = at::linear(x, router_);
+    const at::Tensor scores = moe_.sigmoid ? at::sigmoid(logits) : at::softmax(logits, 1);
+    const at::Tensor chosen =
+        std::get<1>(at::topk(correction_.defined() ? scores + correction_ : scores, moe_.top, 1))
+            .contiguous();
+    at::Tensor weights = scores.gather(1, chosen);
+    if (moe_.normalise) weights = weights / (weights.sum(1, true) + (moe_.sigmoid ? 1e-20 : 0.0));
+    return {(weights * moe_.scale).contiguous(), chosen};
+  }
+
+  const MoeSpec moe_;
+  Precision precision_;
+  at::Tensor router_, correction_;
+  std::vector<GatedMlp> experts_;
+  std::optional<GatedMlp> shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mlp> make_mlp(const LayerParts& parts, Precision precision) {
+  if (parts.layer().moe.experts > 0) return std::make_unique<Experts>(parts, precision);
+  const bool fused = parts.spec().fused_gate_up;
+  return std::make_unique<GatedMlp>(parts,
+                                    fused ? std::vector<std::string>{"mlp.gate_up_proj"}
+                                          : std::vector<std::string>{"mlp.gate_proj", "mlp.up_proj"},
+                                    "mlp.down_proj", precision);
+}
+
+}  // namespace oscar
