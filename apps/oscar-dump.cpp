@@ -19,16 +19,18 @@ struct Arguments {
   CorpusOptions corpus;
   SequenceOptions sequences;
   DumpOptions dump;
-  bool no_scores = false, plan_only = false, json = false;
+  bool no_scores = false, plan_only = false, json = false, list_models = false;
 };
 
 const std::map<std::string, BosPolicy> kBos{
     {"none", BosPolicy::None}, {"document", BosPolicy::PerDocument}, {"sequence", BosPolicy::PerSequence}};
 
 void add_options(CLI::App& app, Arguments& a) {
-  app.add_option("--model", a.model, "A .gguf file of a supported family")->required()->group("Input");
+  app.add_option("--model", a.model,
+                 "A .gguf file, or a directory with config.json and .safetensors, of a supported family "
+                 "(--list-models)")
+      ->group("Input");
   app.add_option("--text", a.text, "Calibration text: .txt, .jsonl, .npy of token ids, or - for stdin")
-      ->required()
       ->group("Input");
   app.add_option("--probe", a.probe, "Held-out text, same kinds; verification and clip search use it")
       ->group("Input");
@@ -42,6 +44,8 @@ void add_options(CLI::App& app, Arguments& a) {
       ->group("Output");
   app.add_flag("--json", a.json, "A summary of the run as JSON on stdout")->group("Output");
   app.add_flag("--plan", a.plan_only, "Print what the run would write and hold, then stop")->group("Output");
+
+  app.add_flag("--list-models", a.list_models, "Print the families of models and stop")->group("Tables");
 
   app.add_option("--seq-len", a.sequences.length, "Tokens of a sequence")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24))
@@ -129,7 +133,20 @@ nlohmann::ordered_json summary(const std::string& output, const DumpPlan& plan, 
   return j;
 }
 
+void print_families() {
+  fmt::print("{:<12} {:<14} {:<12} {}\n", "family", "model_type", "GGUF", "");
+  for (const auto& family : family_table())
+    fmt::print("{:<12} {:<14} {:<12} {}\n", family.name, family.model_type,
+               family.architecture.empty() ? "-" : family.architecture, family.summary);
+}
+
 int run(Arguments& a) {
+  if (a.list_models) {
+    print_families();
+    return 0;
+  }
+  if (a.model.empty()) throw invalid("--model is required");
+  if (a.text.empty()) throw invalid("--text is required");
   a.dump.precision = a.dtype == "float32" ? Precision::Float32 : Precision::BFloat16;
   a.dump.scores = !a.no_scores;
   a.dump.score_queries = parse_share(a.score_queries);
@@ -200,7 +217,7 @@ int main(int argc, char** argv) {
   cli::add_common(
       app, arguments.common,
       "  oscar-dump --model model.gguf --text corpus.jsonl --probes 4 --tokens 65536 -o stats.h5\n"
-      "  oscar-dump --model model.gguf --text calib.npy --probe held-out.npy --seq-len 4096 --dtype bfloat16 "
+      "  oscar-dump --model Qwen3-8B/ --text calib.npy --probe held-out.npy --seq-len 4096 --dtype bfloat16 "
       "-o stats.h5");
   return cli::run(app, argc, argv, [&] { return run(arguments); });
 }

@@ -11,8 +11,10 @@ namespace oscar {
 
 namespace {
 
-// ggml's type ids. Numbers left out were removed from ggml (4, 5, 31-33, 36-38) or mean different layouts in
-// different engines (42: Q2_0 has blocks of 32 in one and of 64 in another), so a file with one is refused.
+// ggml's type ids. Numbers left out were removed from it (4, 5, 31-33, 36-38).
+// 42 is Q2_0 in blocks of 64 elements and 18 bytes; one fork has a Q2_0 of 32 and 12 under the same number.
+constexpr uint32_t kQ2_0 = 42, kLastType = 42;
+constexpr uint64_t kForkBytes = 24;  // of the fork, for 64 elements
 constexpr GgmlType kTypes[] = {
     {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},      {3, "Q4_1", 32, 20},
     {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},      {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 36},
@@ -22,7 +24,7 @@ constexpr GgmlType kTypes[] = {
     {22, "IQ2_S", 256, 82},   {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
     {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},
     {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
-    {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
+    {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},    {kQ2_0, "Q2_0", 64, 18},
 };
 
 enum ValueType : uint32_t {
@@ -228,7 +230,14 @@ Place read_tensor_info(Parser& parser, GgufTensor& tensor, uint64_t alignment) {
   }
   const auto id = in.read<uint32_t>("the type");
   tensor.type = find_ggml_type(id);
-  if (!tensor.type) throw refuse(fmt::format("unknown ggml type {}", id));
+  if (!tensor.type) {
+    throw refuse(fmt::format(
+        "unknown ggml type {}: {}", id,
+        id > kLastType
+            ? "numbers from 43 on are private to single forks, each with blocks of its own: convert the file "
+              "with the program that wrote it"
+            : "it was removed from ggml: convert the file with a newer llama.cpp"));
+  }
   const auto offset = in.read<uint64_t>("the offset");
   if (offset % alignment)
     throw refuse(fmt::format("offset {} is not a multiple of the alignment {}", offset, alignment));
@@ -262,8 +271,10 @@ void place_tensors(const ByteReader& in, std::span<const std::byte> all, uint64_
   }
 }
 
-// No tensor has the name or the bytes of another.
-void check_apart(const ByteReader& in, std::span<const GgufTensor> tensors, std::span<const Place> places) {
+// No tensor has the name or the bytes of another, nor blocks that only one fork has. `data`: bytes of tensor
+// data.
+void check_apart(const ByteReader& in, uint64_t data, uint64_t alignment, std::span<const GgufTensor> tensors,
+                 std::span<const Place> places) {
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(order, {},
@@ -281,6 +292,18 @@ void check_apart(const ByteReader& in, std::span<const GgufTensor> tensors, std:
     throw in.fail_at(places[first[1]].at,
                      fmt::format("tensors '{}' and '{}' overlap", shown(tensors[first[0]].name),
                                  shown(tensors[first[1]].name)));
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto [offset, size, at] = places[order[i]];
+    if (tensors[order[i]].type->id != kQ2_0) continue;
+    // The blocks of the fork need more bytes, and the next tensor, or the end, is where they say.
+    const uint64_t room = (i + 1 < order.size() ? places[order[i + 1]].offset : data) - offset;
+    const auto fills = [&](uint64_t bytes) { return room >= bytes && room - bytes < alignment; };
+    if (fills(size / 18 * kForkBytes) && !fills(size))
+      throw in.fail_at(at, fmt::format("tensor '{}': type 42 in blocks of 32 elements and 12 bytes, a "
+                                       "private Q2_0 of one fork: convert the "
+                                       "file with the program that wrote it",
+                                       shown(tensors[order[i]].name)));
   }
 }
 
@@ -321,7 +344,9 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   for (uint64_t i = 0; i < tensor_count; ++i)
     places.push_back(read_tensor_info(parser, result.tensors_.emplace_back(), alignment));
   place_tensors(in, result.file_->bytes(), alignment, result.tensors_, places);
-  check_apart(in, result.tensors_, places);
+  const uint64_t start = (in.offset() + alignment - 1) / alignment * alignment,
+                 all = result.file_->bytes().size();
+  check_apart(in, start < all ? all - start : 0, alignment, result.tensors_, places);
   return result;
 }
 

@@ -21,7 +21,18 @@ Matrix qqt(const LayerSums& s, int head) {
 Matrix ktk(const LayerSums& s, int head) {
   return normalised(s.matrix(Sum::kk, head), static_cast<double>(s.tokens));
 }
+// Values of files that hold no more than what keys and queries weigh them with (moments of the serving
+// engine).
+bool only_weighted(const LayerSums& s, int head) {
+  return s.matrix(Sum::vv, head).trace() == 0 && s.scalar(Sum::proxy_weight, head) > 0;
+}
+
 Matrix vtv(const LayerSums& s, int head) {
+  if (only_weighted(s, head))
+    throw invalid(
+        "layer {}: target vtv needs the plain second moment of the values, which this input does not have: "
+        "use sst-proxy",
+        s.shape().layer);
   return normalised(s.matrix(Sum::vv, head), static_cast<double>(s.tokens));
 }
 
@@ -54,10 +65,12 @@ Matrix qqt_out(const LayerSums& s, int head) {
 }
 
 Matrix sst(const LayerSums& s, int head) {
-  if (s.matrix(Sum::oo, head).trace() == 0 && s.matrix(Sum::vv, head).trace() > 0) {
+  const bool no_outputs =
+      s.matrix(Sum::oo, head).trace() == 0 && (s.matrix(Sum::vv, head).trace() > 0 || only_weighted(s, head));
+  if (no_outputs) {
     throw invalid(
-        "layer {}: target sst needs the attention outputs that oscar-dump keeps; a raw dump has only q, k "
-        "and v: "
+        "layer {}: target sst needs the attention outputs that oscar-dump keeps, which this input does not "
+        "have: "
         "use sst-proxy",
         s.shape().layer);
   }

@@ -173,6 +173,9 @@ int64_t SafeTensorsWeights::bytes() const {
 
 std::string SafeTensorsWeights::digest() const {
   Sha256 sha;
+  // What the numbers mean is in the configuration.
+  if (const auto config = directory_ / "config.json"; std::filesystem::exists(config))
+    sha.update(sha256_file(config));
   for (const auto& shard : shards_.shards) sha.update(sha256_file(directory_ / shard.file));
   return sha.hex();
 }

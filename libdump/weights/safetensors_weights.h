@@ -18,7 +18,7 @@ class SafeTensorsWeights : public WeightSource {
                        std::span<const int32_t> rows) const override;
   void check(const std::map<std::string, std::vector<int64_t>>& expected) const override;
   int64_t bytes() const override;
-  std::string digest() const override;  // over the digests of the shards in name order
+  std::string digest() const override;  // over the digests of config.json and of the shards in name order
   bool has(const std::string& name) const { return find(name) != nullptr; }
 
  private:

@@ -31,7 +31,7 @@ double difference(const Matrix& a, const Matrix& b) {
   return (a - b).norm() / b.norm();
 }
 
-class Moments : public testing::Test {
+class MomentsFile : public testing::Test {
  protected:
   void SetUp() override { write_moments(good_, provenance(), layers()); }
   // One rank of two, with half of the heads.
@@ -68,7 +68,7 @@ class Moments : public testing::Test {
   int count_ = 0;
 };
 
-TEST_F(Moments, HasTheKeysOfTheCalibrator) {
+TEST_F(MomentsFile, HasTheKeysOfTheCalibrator) {
   EXPECT_EQ(good_.filename(), "oscar_moments_rank0.pt");
   const PtValue root = read_pt(good_);
   const PtDict& file = root.dict("file");
@@ -105,7 +105,7 @@ TEST_F(Moments, HasTheKeysOfTheCalibrator) {
                 "assert x['layers'][7]['k_sum'].shape == (4, 16) and x['tp_size'] == 1\n");
 }
 
-TEST_F(Moments, RoundTrip) {
+TEST_F(MomentsFile, RoundTrip) {
   const MergedStatistics found = read_moments({good_});
   EXPECT_EQ(found.header.provenance.model_name, "toy");
   EXPECT_EQ(found.header.provenance.text_digest, "5e3a");
@@ -131,7 +131,7 @@ TEST_F(Moments, RoundTrip) {
   }
 }
 
-TEST_F(Moments, FitIsThatOfTheStatistics) {
+TEST_F(MomentsFile, FitIsThatOfTheStatistics) {
   for (const char* method : {"oscar-proxy", "oscar-proxy:granularity=head"}) {
     const auto a = fit({layers(), {}}, parse_method(method), {}).codes,
                b = fit({read_moments({good_}).layers, {}}, parse_method(method), {}).codes;
@@ -148,7 +148,7 @@ TEST_F(Moments, FitIsThatOfTheStatistics) {
 }
 
 // The sums of sst-proxy are those that a second pass over keys and values makes.
-TEST_F(Moments, SumsAreThoseOfARawDump) {
+TEST_F(MomentsFile, SumsAreThoseOfARawDump) {
   const auto shape = shape_of(3, 2 * kHeads, kHeads, 16, 12);
   const Rows r = rows_of(shape, 200, 1);
   RawDumpWriter writer(folder_ / "raw", DType::F32);
@@ -162,7 +162,7 @@ TEST_F(Moments, SumsAreThoseOfARawDump) {
     EXPECT_LT(relative_error(found.values(sum), raw.sums.values(sum)), 1e-6);
 }
 
-TEST_F(Moments, RanksAreSlicesOfTheHeads) {
+TEST_F(MomentsFile, RanksAreSlicesOfTheHeads) {
   const LayerSums whole = read_moments({good_}).layers.at(7).sums;
   const auto a = half(0), b = half(1);
   for (const auto& paths : {std::vector{a, b}, std::vector{b, a}}) {
@@ -173,7 +173,7 @@ TEST_F(Moments, RanksAreSlicesOfTheHeads) {
   }
 }
 
-TEST_F(Moments, RefusesRanksByName) {
+TEST_F(MomentsFile, RefusesRanksByName) {
   const auto a = half(0), b = half(1), again = half(1);
   refused({}, "no file was given");
   refused({b}, "rank 0 of 2 is missing: 1 of 2 files were given");
@@ -195,7 +195,7 @@ TEST_F(Moments, RefusesRanksByName) {
           "layers is '3, 7' in the first, '3' in the second");
 }
 
-TEST_F(Moments, RefusesLies) {
+TEST_F(MomentsFile, RefusesLies) {
   const auto replaced = [](const char* name, PtValue value) {
     return in_layer(7, [=](PtDict& layer) { layer.set(name, value); });
   };
@@ -227,7 +227,7 @@ TEST_F(Moments, RefusesLies) {
           "'last' is not a layer id");
 }
 
-TEST_F(Moments, ToleratesWhatOthersWrite) {
+TEST_F(MomentsFile, ToleratesWhatOthersWrite) {
   change(good_, folder_ / "other.pt", [](PtDict& file) {
     file.set("format_version", pt("next"));
     file.set("model_revision", pt("main"));
@@ -244,7 +244,7 @@ TEST_F(Moments, ToleratesWhatOthersWrite) {
   EXPECT_EQ(found.layers.at(3).sums.tokens, 100);
 }
 
-TEST_F(Moments, WritingNeedsTheProxySums) {
+TEST_F(MomentsFile, WritingNeedsTheProxySums) {
   const auto said = [&](std::map<int, LayerStatistics> all) {
     return message_of<std::invalid_argument>([&] { write_moments(folder_ / "x.pt", {}, all); });
   };

@@ -174,7 +174,9 @@ TEST(Gguf, TensorLies) {
   };
   EXPECT_REFUSED(load(with({"w", {32}, 2, 32})), "tensor 'w' appears twice");
   EXPECT_REFUSED(load(with({"q", {32}, 77, 32})), "tensor 'q': unknown ggml type 77");
-  EXPECT_REFUSED(load(with({"q", {32}, 42, 32})), "unknown ggml type 42");
+  EXPECT_REFUSED(load(with({"q", {32}, 77, 32})), "private to single forks");
+  EXPECT_REFUSED(load(with({"q", {32}, 36, 32})), "removed from ggml");
+  EXPECT_REFUSED(load(with({"q", {32}, 42, 32})), "not whole Q2_0 blocks of 64");
   EXPECT_REFUSED(load(with({"q", {31}, 2, 32})), "rows of 31 elements are not whole Q4_0 blocks of 32");
   EXPECT_REFUSED(load(with({"q", {32}, 2, 33})), "offset 33 is not a multiple");
   EXPECT_REFUSED(load(with({"q", {64}, 2, 32})), "truncated");
@@ -251,6 +253,23 @@ TEST(Gguf, ARealModel) {
   EXPECT_EQ(file.text("general.architecture"), "llama");
   EXPECT_EQ(file.find("token_embd.weight")->shape, (Shape{49152, 576}));
   EXPECT_EQ(file.texts("tokenizer.ggml.tokens")->size(), 49152u);
+}
+
+// Number 42 means blocks of 18 bytes upstream and of 12 for half as many elements in one fork: told by the
+// room that a tensor has.
+TEST(Gguf, APrivateTypeUnderATakenNumberIsRefused) {
+  for (const bool last : {false, true}) {
+    Draft draft;
+    const auto make = [&](uint64_t bytes) {
+      draft.tensors = {{"q", {512}, 42, 0}};
+      const uint64_t padded = (bytes + 31) / 32 * 32;
+      if (!last) draft.tensors.push_back({"w", {8}, 0, padded});
+      draft.data = std::string(padded + (last ? 0 : 32), 'x');
+      return load(draft);
+    };
+    EXPECT_EQ(make(8 * 18).find("q")->bytes.size(), 144u);
+    EXPECT_REFUSED(make(16 * 12), "private Q2_0");
+  }
 }
 
 }  // namespace
