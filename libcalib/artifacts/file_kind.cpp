@@ -20,13 +20,15 @@ constexpr std::string_view kDescriptions[] = {
     "a raw dump"};
 
 FileKind kind_of_directory(const fs::path& path) {
+  bool k = false, v = false;
   for (const auto& entry : fs::directory_iterator(path)) {
-    if (entry.is_directory() && entry.path().filename().string().starts_with("layer_"))
-      return FileKind::RawDump;
+    const auto name = entry.path().filename().string();
+    if (entry.is_directory() && name.starts_with("layer_")) return FileKind::RawDump;
+    k |= name.starts_with("k_rotation");
+    v |= name.starts_with("v_rotation");
   }
   if (fs::exists(path / "qkv_dumps") || fs::exists(path / "calibration_meta.json")) return FileKind::RawDump;
-  return fs::exists(path / kCodesFile) && !fs::exists(path / "manifest.json") ? FileKind::Codes
-                                                                              : FileKind::RotationDirectory;
+  return fs::exists(path / kCodesFile) && !(k && v) ? FileKind::Codes : FileKind::RotationDirectory;
 }
 
 // Of a layer's entry, or of the file.
