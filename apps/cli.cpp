@@ -11,8 +11,8 @@
 #include <new>
 #include <thread>
 
-#include "formats/atomic_write.h"
 #include "formats/error.h"
+#include "formats/temporaries.h"
 
 namespace oscar::cli {
 

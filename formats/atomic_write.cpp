@@ -10,40 +10,13 @@
 #include <utility>
 
 #include "formats/error.h"
+#include "formats/temporaries.h"
 
 namespace oscar {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-// Paths a signal handler may unlink: plain arrays, because it may neither lock nor allocate.
-struct Slot {
-  std::atomic<int> state{0};  // 0 free, 1 being filled, 2 live
-  pid_t owner = 0;            // a forked child must not remove its parent's files
-  char path[4096];
-};
-Slot slots[64];
-static_assert(std::atomic<int>::is_always_lock_free);
-
-void remember(const fs::path& path) {
-  const auto text = fs::absolute(path).string();
-  if (text.size() >= sizeof(Slot::path)) return;
-  for (auto& slot : slots) {
-    int free = 0;
-    if (!slot.state.compare_exchange_strong(free, 1)) continue;
-    std::memcpy(slot.path, text.c_str(), text.size() + 1);
-    slot.owner = getpid();
-    slot.state = 2;
-    return;
-  }
-}
-void forget(const fs::path& path) {
-  const auto text = fs::absolute(path).string();
-  for (auto& slot : slots) {
-    if (slot.state == 2 && text == slot.path) slot.state = 0;
-  }
-}
 
 class Descriptor {
  public:
@@ -110,7 +83,7 @@ AtomicFile::AtomicFile(fs::path destination) : destination_(resolved(destination
     temporary_ = directory / fmt::format(".{}.{}-{}.tmp", name.substr(0, 220), getpid(), counter++);
     const Descriptor file(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file >= 0) {
-      remember(temporary_);
+      remember_temporary(temporary_);
       return;
     }
     if (errno == EEXIST) continue;  // left by a killed process that had this number
@@ -126,7 +99,7 @@ AtomicFile::AtomicFile(fs::path destination) : destination_(resolved(destination
 AtomicFile::~AtomicFile() {
   if (temporary_.empty()) return;
   ::unlink(temporary_.c_str());
-  forget(temporary_);
+  forget_temporary(temporary_);
 }
 
 void AtomicFile::commit() {
@@ -135,19 +108,13 @@ void AtomicFile::commit() {
   if (file < 0 || ::fsync(file) != 0 || file.close() != 0) throw write_error(destination_, "flush", errno);
   if (::rename(temporary_.c_str(), destination_.c_str()) != 0)
     throw write_error(destination_, "rename into place", errno);
-  forget(temporary_);
+  forget_temporary(temporary_);
   temporary_.clear();
   // The name is durable once its directory is. Some file systems cannot flush one, some directories cannot be
   // read.
   const Descriptor directory(::open(directory_of(destination_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory >= 0 && ::fsync(directory) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS) {
     throw write_error(destination_, "flush the directory", errno);
-  }
-}
-
-void remove_temporaries() {
-  for (auto& slot : slots) {
-    if (slot.state == 2 && slot.owner == getpid()) ::unlink(slot.path);
   }
 }
 

@@ -28,10 +28,6 @@ class AtomicFile {
   std::filesystem::path destination_, temporary_;
 };
 
-// Unlinks the temporaries of every live AtomicFile of this process. Async-signal-safe: for a handler that
-// then ends the process. Of more than 64 at a time the later ones are not known to it.
-void remove_temporaries();
-
 // Atomic, except that an existing device or pipe (/dev/stdout) is written straight through.
 void write_file(const std::filesystem::path& destination, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& destination, std::string_view text);

@@ -4,6 +4,7 @@
 
 #include "formats/atomic_write.h"
 #include "formats/error.h"
+#include "formats/temporaries.h"
 
 namespace oscar {
 
@@ -20,17 +21,21 @@ PendingDirectory::PendingDirectory(fs::path destination) : destination_(std::mov
   const auto pending = parent / fmt::format(".{}.{}.tmp", destination_.filename().string(), getpid());
   make_directory(pending);
   path_ = pending;
+  remember_temporary(path_);
 }
 
 PendingDirectory::~PendingDirectory() {
   std::error_code ignored;
-  if (!path_.empty()) fs::remove_all(path_, ignored);
+  if (path_.empty()) return;
+  fs::remove_all(path_, ignored);
+  forget_temporary(path_);
 }
 
 void PendingDirectory::publish() {
   std::error_code error;
   fs::rename(path_, destination_, error);  // over an empty directory too
   if (error) throw failure("{}: could not be put in place: {}", destination_.string(), error.message());
+  forget_temporary(path_);
   path_.clear();
 }
 

@@ -1,11 +1,10 @@
 #include "libcalib/artifacts/rotation_directory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "formats/atomic_write.h"
 #include "formats/error.h"
+#include "formats/pending_directory.h"
 #include "formats/sha256.h"
 #include "libcalib/artifacts/codes_file.h"
 #include "libcalib/artifacts/nova_bundle.h"
@@ -56,34 +55,6 @@ std::string names(const std::vector<fs::path>& files) {
   for (const auto& file : files) text += (text.empty() ? "" : ", ") + file.filename().string();
   return text;
 }
-
-// A directory beside its destination, removed again unless it was published.
-class PendingDirectory {
- public:
-  explicit PendingDirectory(fs::path destination) : destination_(std::move(destination)) {
-    const fs::path parent = destination_.parent_path().empty() ? fs::path(".") : destination_.parent_path();
-    make_directory(parent);
-    path_ = parent / fmt::format(".{}.{}.tmp", destination_.filename().string(), getpid());
-    make_directory(path_);
-  }
-  ~PendingDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  PendingDirectory(const PendingDirectory&) = delete;
-  PendingDirectory& operator=(const PendingDirectory&) = delete;
-
-  const fs::path& path() const { return path_; }
-  void publish() {
-    std::error_code error;
-    fs::rename(path_, destination_, error);
-    if (error) throw failure("{}: could not be put in place: {}", destination_.string(), error.message());
-    path_.clear();
-  }
-
- private:
-  fs::path destination_, path_;
-};
 
 // The engine's default codec is what a rotation file stands for; anything else must be said.
 bool needs_codes_file(const CacheCodes& codes) {

@@ -1,4 +1,6 @@
 #include "formats/atomic_write.h"
+#include "formats/pending_directory.h"
+#include "formats/temporaries.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -6,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <set>
 
 #include "formats/mapped_file.h"
 #include "tests/formats/malformed.h"
@@ -154,6 +157,48 @@ TEST(AtomicWrite, InterruptsWaitUntilTheResultIsWhole) {
   waitpid(pid, &status, 0);
   EXPECT_EQ(130, WEXITSTATUS(status));
   EXPECT_TRUE(std::filesystem::exists(folder / "a") && std::filesystem::exists(folder / "b"));
+}
+
+TEST(PendingDirectory, AppearsWholeOrNotAtAll) {
+  test::TempDir folder;
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : test::fs::directory_iterator(folder.path()))
+      found.insert(entry.path().filename().string());
+    return found;
+  };
+  {
+    PendingDirectory pending(folder / "out");
+    test::write(pending.path() / "a", "1");
+    EXPECT_FALSE(names().contains("out"));
+  }
+  EXPECT_TRUE(names().empty()) << "an abandoned directory is removed";
+  {
+    PendingDirectory pending(folder / "out");
+    test::write(pending.path() / "a", "1");
+    pending.publish();
+  }
+  EXPECT_EQ(names(), (std::set<std::string>{"out"}));
+  EXPECT_EQ(test::read(folder / "out" / "a"), "1");
+  EXPECT_COMPLAINT(PendingDirectory(folder / "out"), "new or an empty directory");
+  test::write(folder / "file", "");
+  EXPECT_COMPLAINT(PendingDirectory(folder / "file"), "new or an empty directory");
+}
+// What the handler of an interruption calls: a checkpoint of many gigabytes must not stay half-written.
+TEST(PendingDirectory, ASignalRemovesItWithItsFiles) {
+  test::TempDir folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    PendingDirectory pending(folder / "out");
+    for (int i = 0; i < 300; ++i)
+      test::write(pending.path() / ("a file with a name of some length " + std::to_string(i)), "1");
+    remove_temporaries();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(test::fs::is_empty(folder.path()));
 }
 
 }  // namespace
