@@ -121,6 +121,42 @@ TEST(Methods, MeasuredBitsAreThoseOfTheDocumentation) {
   }
 }
 
+// Squared error of a channel under evenly spaced levels, every value at its nearest.
+double level_error(const std::vector<float>& rows, int channel, int count, double step) {
+  double total = 0;
+  for (size_t i = static_cast<size_t>(channel); i < rows.size(); i += 32) {
+    const double top = (count - 1) / 2.0,
+                 level = std::clamp(std::round(rows[i] / step + top), 0.0, count - 1.0);
+    total += std::pow(rows[i] - (level - top) * step, 2);
+  }
+  return total;
+}
+// Also where one row holds most of a channel's energy, many sigmas away.
+TEST(Methods, AwsqStepsAreThoseOfLeastError) {
+  FitInput input{method_layers(), {}};
+  for (auto& [id, layer] : input.layers) {
+    for (size_t i = 0; i < 2 * 32; ++i) layer.rows.v[100 * 2 * 32 + i] *= 60;
+  }
+  const FitResult result =
+      fit(input, parse_method("awsq:bits=3:importance=none"), {.threads = 1, .progress = {}});
+  for (const auto& [id, layer] : input.layers) {
+    const HeadCode& head = result.codes.v.of(id, 0);
+    const auto rows = coded_rows(layer, Side::V, 0, head.transform);
+    for (int c = 0; c < 32; ++c) {
+      const CodeGroup& group = head.options.codebook->groups[static_cast<size_t>(c)];
+      if (group.bits == 0) continue;
+      const int count = 1 << group.bits;
+      double largest = 0, best = INFINITY;
+      for (size_t i = static_cast<size_t>(c); i < rows.size(); i += 32)
+        largest = std::max(largest, std::abs(double{rows[i]}));
+      for (int n = 1; n <= 1000; ++n)
+        best = std::min(best, level_error(rows, c, count, 2 * largest / (count - 1) * n / 1000));
+      EXPECT_LE(level_error(rows, c, count, double{group.words[1]} - group.words[0]), 1.02 * best)
+          << "layer " << id << ", channel " << c;
+    }
+  }
+}
+
 TEST(Methods, ThreadsDoNotChangeAByte) {
   const int threads = omp_get_max_threads();
   for (const auto& name : specifications()) {
