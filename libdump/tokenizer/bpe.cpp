@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <limits>
 
 #include "formats/error.h"
@@ -11,6 +12,7 @@ namespace oscar {
 namespace {
 
 constexpr int32_t none = -1;
+constexpr std::string_view mark = "\u2581";  // stands for a space
 
 struct Alphabet {
   std::array<uint32_t, 256> character;
@@ -54,44 +56,87 @@ std::string token_of_bytes(std::string_view bytes) {
   return token;
 }
 
-Bpe::Bpe(const std::vector<std::string>& tokens, const std::vector<std::string>& merges, bool whole_words,
-         const std::string& where) {
+std::optional<uint8_t> byte_of_fallback(std::string_view token) {
+  uint8_t byte = 0;
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  const auto end = std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ptr;
+  return end == token.data() + 5 ? std::optional(byte) : std::nullopt;
+}
+
+std::vector<BpeMerge> split_merges(const std::vector<std::string>& merges, const std::string& where) {
+  std::vector<BpeMerge> pairs;
+  pairs.reserve(merges.size());
+  for (const std::string& merge : merges) {
+    const size_t space = merge.find(' ', 1);
+    if (space == merge.npos)
+      throw failure("{}: merge {} is '{}': expected two tokens with a space between", where, pairs.size(),
+                    merge);
+    pairs.emplace_back(merge.substr(0, space), merge.substr(space + 1));
+  }
+  return pairs;
+}
+
+Bpe::Bpe(const std::vector<std::string>& tokens, const std::vector<BpeMerge>& merges, const BpeRules& rules,
+         const std::string& where)
+    : rules_(rules) {
   std::unordered_map<std::string_view, int32_t> ids;
   ids.reserve(tokens.size());
   // A token that occurs twice is known by its last id, a merge that occurs twice by its first rank: so does
   // llama.cpp.
-  for (size_t i = 0; i < tokens.size(); ++i) ids[tokens[i]] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (!tokens[i].empty()) ids[tokens[i]] = static_cast<int32_t>(i);
   const auto id = [&](std::string_view token) {
     const auto found = ids.find(token);
     return found == ids.end() ? none : found->second;
   };
-  for (int b = 0; b < 256; ++b) byte_tokens_[b] = id(token_of_bytes(std::string(1, static_cast<char>(b))));
+  const bool characters = rules.unit == BpeRules::Characters;
+  for (int b = 0; b < 256; ++b)
+    byte_tokens_[b] =
+        id(characters ? fmt::format("<0x{:02X}>", b) : token_of_bytes(std::string(1, static_cast<char>(b))));
+  for (const auto& [token, token_id] : ids) {
+    size_t end = 0;
+    const uint32_t c = next_code_point(token, end);
+    if (!characters || end != token.size()) continue;
+    if (c >= character_tokens_.size()) character_tokens_.resize(c + 1, none);
+    character_tokens_[c] = token_id;
+  }
 
   table_.assign(std::bit_ceil(2 * merges.size() + 2), Merge{none, none, 0, 0});
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::string_view merge = merges[rank];
-    const size_t space = merge.find(' ', 1);
-    if (space == merge.npos)
-      throw failure("{}: merge {} is '{}': expected two tokens with a space between", where, rank, merge);
-    const auto left = merge.substr(0, space), right = merge.substr(space + 1);
-    const std::string whole = std::string(left) + std::string(right);
-    for (const auto part : {left, right, std::string_view(whole)}) {
+    const auto& [left, right] = merges[rank];
+    const std::string whole = left + right;
+    for (const std::string_view part : {left, right, whole}) {
       if (id(part) == none)
-        throw failure("{}: merge {} is '{}', but '{}' is not in the vocabulary", where, rank, merge, part);
+        throw failure("{}: merge {} is '{} {}', but '{}' is not in the vocabulary", where, rank, left, right,
+                      part);
     }
     insert({id(left), id(right), static_cast<int32_t>(rank), id(whole)});
   }
+  if (characters && !rules.whole_words) find_breaks(merges);
 
   Scratch scratch;
   std::vector<int32_t> merged;
   single_.reserve(tokens.size());
   for (const auto& [token, token_id] : ids) {
-    auto bytes = bytes_of_token(token);
-    if (!bytes || bytes->empty()) continue;
+    auto word = characters ? std::string(token) : bytes_of_token(token).value_or("");
+    if (word.empty()) continue;
     merged.clear();
-    if (!whole_words) merge_word(*bytes, scratch, merged);
-    if (whole_words || (merged.size() == 1 && merged[0] == token_id))
-      single_.emplace(std::move(*bytes), token_id);
+    if (!rules.whole_words) merge_word(word, scratch, merged);
+    if (rules.whole_words || (merged.size() == 1 && merged[0] == token_id))
+      single_.emplace(std::move(word), token_id);
+  }
+}
+
+// A merge crosses the place before a mark only if its right part begins with the mark; then its left part
+// ends with the character before that place. Fallback bytes have no such character.
+void Bpe::find_breaks(const std::vector<BpeMerge>& merges) {
+  breaks_ = true;
+  for (const auto& [left, right] : merges) {
+    if (!right.starts_with(mark)) continue;
+    breaks_ = breaks_ && !byte_of_fallback(left);
+    size_t last = left.size() - 1;
+    while (last > 0 && (left[last] & 0xc0) == 0x80) --last;
+    joins_mark_.insert(next_code_point(left, last));
   }
 }
 
@@ -111,14 +156,78 @@ const Bpe::Merge* Bpe::find(int32_t left, int32_t right) const {
   return nullptr;
 }
 
-void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+const int32_t* Bpe::single(std::string_view word, Scratch& scratch) const {
   scratch.key.assign(word);
   const auto found = single_.find(scratch.key);
-  if (found != single_.end()) {
-    out.push_back(found->second);
-  } else {
-    merge_word(word, scratch, out);
+  return found == single_.end() ? nullptr : &found->second;
+}
+
+void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+  if (breaks_) {
+    for (size_t at = word.find(mark, 1); at < word.size(); at = word.find(mark, at + mark.size())) {
+      size_t before = at;
+      do --before;
+      while ((word[before] & 0xc0) == 0x80);
+      if (joins_mark_.contains(next_code_point(word, before))) continue;
+      encode_part(word.substr(0, at), scratch, out);
+      word.remove_prefix(at);
+      at = 0;
+    }
   }
+  encode_part(word, scratch, out);
+}
+
+void Bpe::encode_part(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
+  if (const int32_t* token = single(word, scratch))
+    out.push_back(*token);
+  else
+    merge_word(word, scratch, out);
+}
+
+// The tokens of single units, in scratch.symbols.
+struct Bpe::Start {
+  const Bpe& bpe;
+  std::vector<Scratch::Symbol>& symbols;
+  bool pending = false;  // an unknown token, which more of what is unknown may join
+
+  void add(int32_t id) { symbols.push_back({id, none, none}); }
+  void flush() {
+    if (pending) add(bpe.rules_.unknown);
+    pending = false;
+  }
+  void unit(int32_t id, std::string_view spelled) {
+    if (id != none) {
+      flush();
+      return add(id);
+    }
+    if (bpe.rules_.byte_fallback && bpe.rules_.unit == BpeRules::Characters) {
+      const auto token = [&](char byte) { return bpe.byte_tokens_[static_cast<uint8_t>(byte)]; };
+      if (std::none_of(spelled.begin(), spelled.end(), [&](char byte) { return token(byte) == none; })) {
+        for (const char byte : spelled) add(token(byte));
+        return;
+      }
+    }
+    if (bpe.rules_.gaps) return add(none);
+    if (bpe.rules_.unknown == none) return;
+    if (!bpe.rules_.fuse_unknown) flush();
+    pending = true;
+  }
+};
+
+void Bpe::start(std::string_view word, Scratch& scratch) const {
+  scratch.symbols.clear();
+  Start start{*this, scratch.symbols};
+  for (size_t at = 0; at < word.size();) {
+    const size_t begin = at;
+    if (rules_.unit == BpeRules::Bytes) {
+      ++at;
+      start.unit(byte_tokens_[static_cast<uint8_t>(word[begin])], {});
+    } else {
+      const uint32_t c = next_code_point(word, at);
+      start.unit(c < character_tokens_.size() ? character_tokens_[c] : none, word.substr(begin, at - begin));
+    }
+  }
+  start.flush();
 }
 
 namespace {
@@ -138,13 +247,15 @@ void Bpe::merge_word(std::string_view word, Scratch& scratch, std::vector<int32_
   if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     throw invalid("a word of {} bytes: expected less than 2 GiB without a break", word.size());
   constexpr int32_t gone = -2;
-  const auto n = static_cast<int32_t>(word.size());
+  start(word, scratch);
   auto& symbols = scratch.symbols;
-  symbols.resize(word.size());
+  const auto n = static_cast<int32_t>(symbols.size());
   scratch.heap.clear();
-  for (int32_t i = 0; i < n; ++i)
-    symbols[i] = {byte_tokens_[static_cast<uint8_t>(word[i])], i - 1, i + 1 < n ? i + 1 : none};
-  for (int32_t i = 0; i + 1 < n; ++i) push(scratch, i, find(symbols[i].id, symbols[i + 1].id));
+  for (int32_t i = 0; i < n; ++i) {
+    symbols[i].previous = i - 1;
+    symbols[i].next = i + 1 < n ? i + 1 : none;
+    if (i + 1 < n) push(scratch, i, find(symbols[i].id, symbols[i + 1].id));
+  }
 
   while (!scratch.heap.empty()) {
     std::pop_heap(scratch.heap.begin(), scratch.heap.end(), after);

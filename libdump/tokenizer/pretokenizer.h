@@ -7,13 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "libdump/tokenizer/regex.h"
+
 namespace oscar {
 
 class Pretokenizer {
  public:
   // By a name of pretokenizers.def; any other is std::invalid_argument with the known names.
   explicit Pretokenizer(std::string_view name);
-  ~Pretokenizer();
   Pretokenizer(const Pretokenizer&) = delete;
   Pretokenizer& operator=(const Pretokenizer&) = delete;
 
@@ -26,13 +27,12 @@ class Pretokenizer {
   bool adds_bos() const { return adds_bos_; }
 
  private:
-  struct Pattern;
-  struct Matches;
-  void split(std::string_view text, size_t level, Matches& matches, const Word& word) const;
+  void split(std::string_view text, size_t level, std::vector<Regex::Search>& searches,
+             const Word& word) const;
 
   std::string name_;
   bool whole_words_ = false, adds_bos_ = false;
-  std::vector<std::unique_ptr<const Pattern>> patterns_;
+  std::vector<std::unique_ptr<const Regex>> patterns_;
 };
 
 std::vector<std::string> pretokenizer_names();  // every name of the table

@@ -14,7 +14,8 @@ class BpeTokenizer : public Tokenizer {
  public:
   BpeTokenizer(const BpeVocabulary& vocabulary, const std::string& where)
       : pretokenizer_(vocabulary.pretokenizer),
-        bpe_(vocabulary.tokens, vocabulary.merges, pretokenizer_.whole_words(), where),
+        bpe_(vocabulary.tokens, split_merges(vocabulary.merges, where),
+             {.whole_words = pretokenizer_.whole_words(), .gaps = true}, where),
         bos_(vocabulary.bos) {
     const auto& types = vocabulary.types;
     if (!types.empty() && types.size() != vocabulary.tokens.size())

@@ -1,6 +1,7 @@
 // Text to token ids, as the model was trained to read it.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,5 +52,11 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(const BpeVocabulary& vocabulary, c
 // tokenizer.ggml.*: model "gpt2" (byte-level BPE) with a pre-tokenizer of pretokenizers.def. Any other is
 // refused by name.
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& file);
+
+// A tokenizer.json of Hugging Face, model BPE, and of the tokenizer_config.json beside it, if there is one,
+// bos_token and add_bos_token (which goes before what the post_processor says). encode() gives the ids that
+// the `tokenizers` package gives without special tokens added; docs/file-formats.md says what is read. What
+// is not is std::invalid_argument by name, an inconsistent file std::runtime_error.
+std::unique_ptr<Tokenizer> tokenizer_from_json(const std::filesystem::path& file);
 
 }  // namespace oscar

@@ -44,4 +44,20 @@ std::string to_utf8(uint32_t code_point) {
   return {reinterpret_cast<const char*>(bytes), static_cast<size_t>(n)};
 }
 
+bool is_white_space(uint32_t code_point) {
+  if (code_point < 0x80) return code_point == ' ' || (code_point >= '\t' && code_point <= '\r');
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return code_point == 0x85 || (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
+}
+
+bool is_word(uint32_t code_point) {
+  const auto within = [&](uint32_t first, uint32_t last) {
+    return first <= code_point && code_point <= last;
+  };
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||
+         category == UTF8PROC_CATEGORY_PC || within(0x200c, 0x200d) || within(0x24b6, 0x24e9) ||
+         within(0x1f130, 0x1f149) || within(0x1f150, 0x1f169) || within(0x1f170, 0x1f189);
+}
+
 }  // namespace oscar
