@@ -1,0 +1,134 @@
+// Hugging Face directories as a user gives them: whole, and damaged in the ways that downloads are.
+#include <random>
+
+#include "formats/npy.h"
+#include "formats/safetensors.h"
+#include "tests/apps/tools.h"
+
+namespace oscar::test {
+namespace {
+
+class HfDirectory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::copy(golden("families/llama3"), model_, fs::copy_options::recursive);
+    std::mt19937 random(1);
+    std::vector<int32_t> ids(24 * 256);
+    for (auto& id : ids) id = static_cast<int32_t>(random() % 96);
+    write_npy(folder_ / "ids.npy", make_tensor<int32_t>({24, 256}, ids));
+  }
+  Outcome dump(const Arguments& more = {}) const {
+    return tool("oscar-dump", Arguments{"--model", model_.string(), "--text", (folder_ / "ids.npy").string(),
+                                        "--probes", "4", "-o", (folder_ / "stats.h5").string()} +
+                                  kSmall + more);
+  }
+  void refuse(int code, const std::string& part) const {
+    const auto outcome = dump();
+    EXPECT_EQ(outcome.code, code) << outcome;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << "expected '" << part << "'\n" << outcome;
+    EXPECT_FALSE(fs::exists(folder_ / "stats.h5"));
+  }
+  SafeTensors weights() const { return read_safetensors(model_ / "model.safetensors"); }
+  // A copy of `content` under another name first: it is mapped from the file that is replaced.
+  void save(const SafeTensors& content) const { write_safetensors(model_ / "model.safetensors", content); }
+  void configure(const std::string& from, const std::string& to) const {
+    auto text = read(model_ / "config.json");
+    const auto at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << text;
+    write(model_ / "config.json", text.replace(at, from.size(), to));
+  }
+
+  TempDir folder_;
+  fs::path model_ = folder_ / "model";
+};
+
+TEST_F(HfDirectory, GoesThroughThePipeline) {
+  const auto dumped = dump();
+  ASSERT_EQ(dumped.code, 0) << dumped;
+  const std::string stats = (folder_ / "stats.h5").string(), rotations = (folder_ / "rotations").string();
+  const auto fitted = tool("oscar-fit", {stats, "-o", rotations, "-q"});
+  ASSERT_EQ(fitted.code, 0) << fitted;
+  const auto verified = tool("oscar-verify", {stats, "--rotations", rotations, "--end-to-end", "-q"});
+  EXPECT_EQ(verified.code, 0) << verified;
+}
+TEST_F(HfDirectory, TextNeedsATokenizer) {
+  write(folder_ / "a.txt", "text");
+  const auto outcome = tool("oscar-dump", {"--model", model_.string(), "--text", (folder_ / "a.txt").string(),
+                                           "-o", (folder_ / "s.h5").string()});
+  EXPECT_EQ(outcome.code, 2) << outcome;
+  EXPECT_NE(outcome.err.find("has no tokenizer.json"), std::string::npos) << outcome;
+}
+TEST_F(HfDirectory, DamagedFiles) {
+  const auto bytes = read(model_ / "model.safetensors");
+  write(model_ / "model.safetensors", std::string_view(bytes).substr(0, bytes.size() - 100));
+  refuse(3, "truncated");
+  write(model_ / "model.safetensors", bytes);
+  write(model_ / "model.safetensors.index.json",
+        R"({"metadata":{},"weight_map":{"model.norm.weight":"model-2.safetensors"}})");
+  refuse(3, "model-2.safetensors");
+  fs::remove(model_ / "model.safetensors.index.json");
+  fs::remove(model_ / "model.safetensors");
+  refuse(2, "no .safetensors file");
+  fs::remove(model_ / "config.json");
+  refuse(2, "config.json");
+}
+TEST_F(HfDirectory, TensorsThatAreMissingLeftOverOrOfAnotherShape) {
+  auto content = weights();
+  const auto moved = content.tensors.extract("model.layers.1.mlp.up_proj.weight").mapped();
+  save(content);
+  refuse(3, "missing: model.layers.1.mlp.up_proj.weight");
+  content.tensors["model.layers.1.mlp.up_proj.weight"] = moved;
+  content.tensors["model.layers.9.mlp.up_proj.weight"] = moved;
+  save(content);
+  refuse(3, "left over: model.layers.9.mlp.up_proj.weight");
+  content.tensors.erase("model.layers.9.mlp.up_proj.weight");
+  content.tensors["model.norm.weight"] = make_tensor<float>({7}, std::vector<float>(7, 1));
+  save(content);
+  refuse(3, "model.norm.weight: expected shape [48], found [7]");
+}
+TEST_F(HfDirectory, NumbersThatCannotBe) {
+  auto content = weights();
+  std::vector<float> values(48, 1);
+  values[5] = std::numeric_limits<float>::quiet_NaN();
+  content.tensors["model.layers.1.input_layernorm.weight"] = make_tensor<float>({48}, values);
+  save(content);
+  refuse(3, "model.layers.1.input_layernorm.weight: element 5 is nan");
+}
+TEST_F(HfDirectory, Fp8NeedsScalesOfAKnownKind) {
+  auto content = weights();
+  const std::string stem = "model.layers.0.self_attn.v_proj.";
+  const Tensor& dense = content.tensors.at(stem + "weight");
+  const auto dense_values = dense.floats();
+  const Shape shape = dense.shape;
+  std::vector<std::byte> codes(dense_values.size());
+  std::vector<float> scaled = dense_values;
+  for (float& x : scaled) x *= 400;
+  from_float(DType::F8_E4M3, scaled.data(), scaled.size(), codes.data());
+  content.tensors[stem + "weight"] = make_tensor(DType::F8_E4M3, shape, codes);
+  save(content);
+  refuse(3, "FP8 without");
+  content.tensors[stem + "weight_scale"] = make_tensor<int32_t>({1}, {1});
+  save(content);
+  refuse(3, "its scale is I32");
+  content.tensors[stem + "weight_scale"] = make_tensor<float>({3}, {1, 1, 1});
+  save(content);
+  refuse(3, "scales [3]");
+  content.tensors[stem + "weight_scale"] = make_tensor<float>({1}, {1 / 400.0f});
+  save(content);
+  const auto outcome = dump();
+  EXPECT_EQ(outcome.code, 0) << outcome;
+}
+TEST_F(HfDirectory, WhatIsNotSupportedIsNamed) {
+  configure(R"("model_type": "llama")", R"("model_type": "gpt_neo")");
+  refuse(2, "model_type 'gpt_neo' is not supported; known: llama, mistral");
+  configure(R"("model_type": "gpt_neo")", R"("kv_lora_rank": 512, "model_type": "llama")");
+  refuse(2, "multi-head latent attention");
+  configure(R"("kv_lora_rank": 512,)", R"("num_local_experts": 8,)");
+  refuse(2, "mixture of experts");
+  configure(R"("num_local_experts": 8,)", "");
+  configure(R"("rope_type": "llama3")", R"("rope_type": "yarn")");
+  refuse(2, "rope scaling 'yarn' is not supported");
+}
+
+}  // namespace
+}  // namespace oscar::test
