@@ -64,8 +64,11 @@ std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precisi
   finish(spec);
   return make_transformer(
       std::move(spec), std::move(weights),
-      [path]() -> std::unique_ptr<Tokenizer> {
-        throw invalid("{}: tokenizer.json is not read yet: give token ids (.npy)", path.string());
+      [path] {
+        const auto file = path / "tokenizer.json";
+        if (!std::filesystem::exists(file))
+          throw invalid("{}: has no tokenizer.json: put it there, or give token ids (.npy)", path.string());
+        return tokenizer_from_json(file);
       },
       precision);
 }
