@@ -63,17 +63,11 @@ std::optional<uint8_t> byte_of_fallback(std::string_view token) {
   return end == token.data() + 5 ? std::optional(byte) : std::nullopt;
 }
 
-std::vector<BpeMerge> split_merges(const std::vector<std::string>& merges, const std::string& where) {
-  std::vector<BpeMerge> pairs;
-  pairs.reserve(merges.size());
-  for (const std::string& merge : merges) {
-    const size_t space = merge.find(' ', 1);
-    if (space == merge.npos)
-      throw failure("{}: merge {} is '{}': expected two tokens with a space between", where, pairs.size(),
-                    merge);
-    pairs.emplace_back(merge.substr(0, space), merge.substr(space + 1));
-  }
-  return pairs;
+BpeMerge split_merge(const std::string& merge, size_t rank, const std::string& where) {
+  const size_t space = merge.find(' ', 1);
+  if (space == merge.npos)
+    throw failure("{}: merge {} is '{}': expected two tokens with a space between", where, rank, merge);
+  return {merge.substr(0, space), merge.substr(space + 1)};
 }
 
 Bpe::Bpe(const std::vector<std::string>& tokens, const std::vector<BpeMerge>& merges, const BpeRules& rules,

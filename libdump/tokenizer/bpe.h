@@ -22,8 +22,8 @@ std::string token_of_bytes(std::string_view bytes);
 std::optional<uint8_t> byte_of_fallback(std::string_view token);
 
 using BpeMerge = std::pair<std::string, std::string>;  // left, right
-// From "left right". An entry without a space between two tokens is std::runtime_error.
-std::vector<BpeMerge> split_merges(const std::vector<std::string>& merges, const std::string& where);
+// From "left right"; without a space between two tokens it is std::runtime_error that begins with `where`.
+BpeMerge split_merge(const std::string& merge, size_t rank, const std::string& where);
 
 struct BpeRules {
   enum Unit { Bytes, Characters } unit = Bytes;

@@ -10,11 +10,18 @@
 namespace oscar {
 namespace {
 
+std::vector<BpeMerge> merges_of(const BpeVocabulary& vocabulary, const std::string& where) {
+  std::vector<BpeMerge> merges;
+  merges.reserve(vocabulary.merges.size());
+  for (const auto& merge : vocabulary.merges) merges.push_back(split_merge(merge, merges.size(), where));
+  return merges;
+}
+
 class BpeTokenizer : public Tokenizer {
  public:
   BpeTokenizer(const BpeVocabulary& vocabulary, const std::string& where)
       : pretokenizer_(vocabulary.pretokenizer),
-        bpe_(vocabulary.tokens, split_merges(vocabulary.merges, where),
+        bpe_(vocabulary.tokens, merges_of(vocabulary, where),
              {.whole_words = pretokenizer_.whole_words(), .gaps = true}, where),
         bos_(vocabulary.bos) {
     const auto& types = vocabulary.types;

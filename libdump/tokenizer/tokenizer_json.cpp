@@ -66,9 +66,13 @@ std::vector<BpeMerge> read_merges(const Json& merges) {
   std::vector<BpeMerge> pairs;
   pairs.reserve(merges.size());
   for (const auto& merge : merges) {
-    if (!merge.is_array()) return split_merges(merges, "merges");
-    if (merge.size() != 2) throw failure("merge {} has {} parts: expected 2", pairs.size(), merge.size());
-    pairs.emplace_back(merge[0], merge[1]);
+    if (!merge.is_array()) {
+      pairs.push_back(split_merge(merge, pairs.size(), "model"));
+    } else if (merge.size() == 2) {
+      pairs.emplace_back(merge[0], merge[1]);
+    } else {
+      throw failure("model: merge {} has {} parts: expected 2", pairs.size(), merge.size());
+    }
   }
   return pairs;
 }
