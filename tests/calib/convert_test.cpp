@@ -70,6 +70,16 @@ TEST(Convert, BetweenPtAndSafetensorsNothingChanges) {
     EXPECT_EQ(version_in(folder / "k2.pt"), per_head ? "2" : "1");
   }
 }
+// A model may mix head dims (40 layers of 256 and 8 of 512): no layer is dropped and none is given another's shape.
+TEST(Convert, LayersOfOtherHeadDimsKeepThem) {
+  TempDir folder;
+  RotationSet set = sample(Side::K);
+  set.layers[1].rotation = {Matrix::Identity(64, 64)};
+  set.layers[1].eigenvalues = {Vector::LinSpaced(64, 0.5, 32)};
+  write_rotations_pt(folder / "k.pt", set);
+  convert({folder / "k.pt"}, folder / "k.safetensors", {});
+  expect_same(read_rotations(folder / "k.safetensors"), set);
+}
 TEST(Convert, VersionsWhereTheMeaningAllows) {
   TempDir folder;
   const auto set = sample(Side::V);
