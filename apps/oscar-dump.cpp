@@ -175,6 +175,7 @@ int run(Arguments& a) {
                   cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
                   a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)),
                   cli::human_bytes(double(plan.memory))));
+  for (const auto& text : model->config().notes) cli::note(a.common.quiet, "note: " + text);
   if (sequences.repeated > 0) {
     cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text "
                                           "has too: figures on these probes flatter the fit",

@@ -31,6 +31,7 @@ struct ModelConfig {
   bool tied_embeddings = false;
   std::vector<RopeConfig> ropes;      // more than one where layers differ
   std::vector<LayerShape> attention;  // one a layer that has a growing KV cache
+  std::vector<std::string> notes;     // what of the checkpoint is left out
   std::string describe_rope() const;  // of all of them
 };
 

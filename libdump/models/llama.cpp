@@ -12,6 +12,7 @@ TransformerSpec llama_hf(const HfConfig& config) {
 
 TransformerSpec llama_gguf(const GgufFile& file) {
   TransformerSpec spec = common_gguf(file);
+  spec.mlp_bias = file.find("blk.0.ffn_down.bias") != nullptr;
   for (auto& layer : spec.layers) {
     layer.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
     layer.out_bias = file.find("blk.0.attn_output.bias") != nullptr;

@@ -59,6 +59,12 @@ std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precisi
       find_family(config.model_type(), &FamilyInfo::model_type, path.string(), "model_type");
   TransformerSpec spec = family.from_hf(config);
   auto weights = std::make_unique<SafeTensorsWeights>(path);
+  const auto further = config.integer("num_nextn_predict_layers", 0);
+  weights->allow_layers_after(further);
+  if (further > 0 &&
+      weights->has(layer_tensor(static_cast<int>(spec.layers.size()), "input_layernorm.weight")))
+    spec.config.notes.push_back(fmt::format("{} after the decoder, for predicting further tokens, left out",
+                                            further == 1 ? "one layer" : fmt::format("{} layers", further)));
   // Where the configuration leaves it to the default of its class, the checkpoint tells.
   if (!config.has("tie_word_embeddings")) spec.config.tied_embeddings = !weights->has("lm_head.weight");
   finish(spec);

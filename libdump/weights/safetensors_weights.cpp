@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "formats/error.h"
 #include "formats/sha256.h"
@@ -23,6 +24,14 @@ bool is_scale(std::string_view name) {
 bool is_buffer(std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") ||
          name.ends_with(".attn.bias");
+}
+
+// N of "model.layers.N.", -1 of other names.
+int64_t layer_of(std::string_view name) {
+  constexpr std::string_view begin = "model.layers.";
+  int64_t layer = -1;
+  if (name.starts_with(begin)) std::from_chars(name.data() + begin.size(), name.data() + name.size(), layer);
+  return layer;
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -142,11 +151,15 @@ at::Tensor SafeTensorsWeights::load_rows(const std::string& name, const std::vec
 
 void SafeTensorsWeights::check(const std::map<std::string, std::vector<int64_t>>& expected) const {
   std::vector<std::string> missing, surplus;
+  int64_t last = -1;
   for (const auto& [name, shape] : expected) {
+    last = std::max(last, layer_of(name));
     if (!find(name)) missing.push_back(name);
   }
   for (const auto& entry : tensors_) {
     const auto& name = entry.first;
+    const auto layer = layer_of(name);
+    if (layer > last && layer <= last + layers_after_) continue;
     const bool tied_head = name == "lm_head.weight";  // some exporters write the shared matrix twice
     if (!expected.contains(name) && !is_scale(name) && !is_buffer(name) && !tied_head)
       surplus.push_back(name);

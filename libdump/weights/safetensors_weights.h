@@ -20,6 +20,8 @@ class SafeTensorsWeights : public WeightSource {
   int64_t bytes() const override;
   std::string digest() const override;  // over the digests of config.json and of the shards in name order
   bool has(const std::string& name) const { return find(name) != nullptr; }
+  // That many layers after the decoder's, which predict further tokens, are no surplus.
+  void allow_layers_after(int64_t count) { layers_after_ = count; }
 
  private:
   const Tensor* find(const std::string& name) const;
@@ -37,7 +39,8 @@ class SafeTensorsWeights : public WeightSource {
   std::filesystem::path directory_;
   ShardedSafeTensors shards_;
   std::map<std::string, const Tensor*> tensors_;  // by name, prefix taken off
-  std::string prefix_;                            // before "model.embed_tokens.weight"
+  int64_t layers_after_ = 0;
+  std::string prefix_;  // before "model.embed_tokens.weight"
 };
 
 }  // namespace oscar

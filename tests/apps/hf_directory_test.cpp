@@ -86,6 +86,20 @@ TEST_F(HfDirectory, TensorsThatAreMissingLeftOverOrOfAnotherShape) {
   save(content);
   refuse(3, "model.norm.weight: expected shape [48], found [7]");
 }
+// A block that predicts the token after next looks like a layer and is none.
+TEST_F(HfDirectory, LayersThatPredictFurtherTokensAreLeftOutAndSaidSo) {
+  auto content = weights();
+  for (const auto& [name, tensor] : weights().tensors) {
+    constexpr std::string_view last = "model.layers.2.";
+    if (name.starts_with(last)) content.tensors["model.layers.3." + name.substr(last.size())] = tensor;
+  }
+  save(content);
+  refuse(3, "left over: model.layers.3.");
+  configure(R"("model_type": "llama")", R"("model_type": "llama", "num_nextn_predict_layers": 1)");
+  const auto outcome = dump();
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_NE(outcome.err.find("one layer after the decoder"), std::string::npos) << outcome;
+}
 TEST_F(HfDirectory, NumbersThatCannotBe) {
   auto content = weights();
   std::vector<float> values(48, 1);

@@ -2,6 +2,8 @@
 // (tests/golden/make_families.py).
 #include <ATen/ATen.h>
 
+#include <cstdlib>
+
 #include "formats/error.h"
 #include "formats/safetensors.h"
 #include "libdump/decoder.h"
@@ -26,12 +28,13 @@ struct Errors {
   std::string where;  // of the worst row
 };
 // Rows of the first `layers` layers.
-Errors compare(const std::string& name, Precision precision, int64_t length, size_t layers = 100) {
+Errors compare(const std::string& name, const test::fs::path& path, Precision precision, int64_t length,
+               size_t layers = 100) {
   const SafeTensors golden = read_safetensors(test::golden("families/" + name + ".safetensors"));
   const auto expected = [&](const std::string& part) {
     return golden.tensors.at(fmt::format("{}.{}", length, part)).floats();
   };
-  auto model = open_model(test::golden("families/" + name), precision);
+  auto model = open_model(path, precision);
   Decoder decoder(*model, {prompt(length)}, {1, true});
   Errors errors;
   const auto positions = kept(length);
@@ -66,8 +69,9 @@ Errors compare(const std::string& name, Precision precision, int64_t length, siz
 
 class Families : public ::testing::TestWithParam<const char*> {};
 TEST_P(Families, RowsAndLogitsOfTransformers) {
+  const auto path = test::golden(std::string("families/") + GetParam());
   for (const int64_t length : {1, 7, 130, 700}) {
-    const Errors exact = compare(GetParam(), Precision::Float32, length);
+    const Errors exact = compare(GetParam(), path, Precision::Float32, length);
     EXPECT_LE(exact.rows, 1e-4) << length << " tokens, " << exact.where;
     EXPECT_LE(exact.logits, 1e-4) << length << " tokens";
     // Which experts a token takes is no continuous function of anything: past the first layer a rounding may
@@ -75,7 +79,7 @@ TEST_P(Families, RowsAndLogitsOfTransformers) {
     const bool experts =
         test::read(test::golden(std::string("families/") + GetParam()) / "config.json").find("experts") !=
         std::string::npos;
-    const Errors rounded = compare(GetParam(), Precision::BFloat16, length, experts ? 1 : 100);
+    const Errors rounded = compare(GetParam(), path, Precision::BFloat16, length, experts ? 1 : 100);
     EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
     EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
   }
@@ -85,6 +89,29 @@ INSTANTIATE_TEST_SUITE_P(All, Families,
                                            "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "mixtral",
                                            "glm4", "glm4_moe", "minimax_m2"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The same checkpoints as GGUF files, with the names and changes of the `gguf` package. Windows that a GGUF
+// file does not hold are longer than the prompts.
+TEST(FamiliesGguf, RowsAndLogitsOfTransformers) {
+  const char* python = std::getenv("OSCAR_TEST_PYTHON");
+  if (!python || !*python)
+    GTEST_SKIP() << "needs OSCAR_TEST_PYTHON, a Python with torch, safetensors, gguf and transformers";
+  const test::TempDir folder;
+  const auto script = test::fs::path(OSCAR_SOURCE_DIR) / "tests/dump/make_gguf.py";
+  const auto outcome =
+      test::run({python, script.string(), test::golden("families").string(), folder.path().string()});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  for (const char* name :
+       {"llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3", "gemma3", "phi3", "olmo2", "granite"}) {
+    const bool windowed = std::string_view(name) == "mistral" || std::string_view(name) == "qwen2";
+    for (const int64_t length :
+         windowed ? std::vector<int64_t>{1, 7} : std::vector<int64_t>{1, 7, 130, 700}) {
+      const Errors errors = compare(name, folder / (std::string(name) + ".gguf"), Precision::Float32, length);
+      EXPECT_LE(errors.rows, 1e-4) << name << ", " << length << " tokens, " << errors.where;
+      EXPECT_LE(errors.logits, 1e-4) << name << ", " << length << " tokens";
+    }
+  }
+}
 
 }  // namespace
 }  // namespace oscar

@@ -32,9 +32,9 @@ def families():
     yield "mistral", t.MistralConfig(**COMMON, head_dim=16, sliding_window=50)
     yield "qwen2", t.Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=40, max_window_layers=1)
     yield "qwen3", t.Qwen3Config(**COMMON, head_dim=20)
-    yield "smollm3", t.SmolLM3Config(**{**COMMON, "num_hidden_layers": 4}, no_rope_layer_interval=2)
-    yield "gemma3", t.Gemma3TextConfig(**{**COMMON, "tie_word_embeddings": True, "num_hidden_layers": 4}, head_dim=16, sliding_window=60,
-                                       query_pre_attn_scalar=24, layer_types=["sliding_attention", "full_attention"] * 2)
+    yield "smollm3", t.SmolLM3Config(**{**COMMON, "num_hidden_layers": 4}, no_rope_layer_interval=4)
+    yield "gemma3", t.Gemma3TextConfig(**{**COMMON, "tie_word_embeddings": True, "num_hidden_layers": 7, "hidden_size": 32}, head_dim=16,
+                                       sliding_window=60, query_pre_attn_scalar=16)
     yield "phi3", t.Phi3Config(**{**COMMON, "pad_token_id": 0}, sliding_window=45, partial_rotary_factor=0.5)
     yield "olmo2", t.Olmo2Config(**COMMON)
     yield "granite", t.GraniteConfig(**COMMON, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=2.5)
