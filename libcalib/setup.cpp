@@ -141,6 +141,15 @@ void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape
   }
 }
 
+std::string unfitted_windows(const Windows& statistics, const Windows& windows) {
+  if (windows.sink >= statistics.sink && windows.recent >= statistics.recent) return "";
+  return fmt::format(
+      "windows {}/{} read tokens from codes that the statistics, of windows {}/{}, did not count: codes "
+      "weighted by importance lose much "
+      "there; dump with --sink {} --recent {}",
+      windows.sink, windows.recent, statistics.sink, statistics.recent, windows.sink, windows.recent);
+}
+
 std::string unserved_windows(const CacheCodes& codes, const Windows& windows) {
   for (const SideCodes* side : {&codes.k, &codes.v}) {
     for (const auto& [id, heads] : side->layers) {

@@ -22,6 +22,9 @@ void check_codes(const SideCodes& codes, Side side, const std::vector<LayerShape
                  const std::string& row);
 // Why an engine of these codecs cannot serve such windows, for a note; empty when it can.
 std::string unserved_windows(const CacheCodes& codes, const Windows& windows);
+// Why codes from these statistics are not made for such windows, for a note: they read tokens from codes that the statistics did not count
+// as history. Empty when they are.
+std::string unfitted_windows(const Windows& statistics, const Windows& windows);
 
 // std::runtime_error naming layer, probe and row when a value is NaN or infinite.
 Probe load_probe(const StatisticsReader& statistics, const LayerShape& shape, int index);

@@ -1,6 +1,7 @@
 #include "libcalib/verification.h"
 
 #include <algorithm>
+#include <set>
 
 #include "formats/error.h"
 #include "libcalib/report_rows.h"
@@ -73,6 +74,7 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
   const KeptRows before = read_kept_rows(options.kept);
   KeptRows kept{{}, report_frame(statistics, options.attention)};
   VerifyReport& report = kept.report;
+  std::set<std::string> noted;  // windows that had their note
   for (const auto& row : rows) {
     auto attention = options.attention;
     attention.windows = row.windows.value_or(attention.windows);
@@ -99,6 +101,8 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
         continue;
       }
       say(unserved_windows(codes, windows));
+      if (noted.insert(fmt::format("{}/{}", windows.sink, windows.recent)).second)
+        say(unfitted_windows(statistics.header().windows, windows));
       measured.windows = row.windows;
       if (tokens) {
         const auto moved = steps.next(row.name + ": end to end");

@@ -176,10 +176,11 @@ VerifyReport report_frame(const StatisticsReader& statistics, const VerifyOption
   const auto& header = statistics.header();
   select_layers(header, options.layers);
   check_probes(header, options.probes, options.windows, options.first_query);
-  VerifyReport report{.provenance = header.provenance,
-                      .windows = options.windows,
-                      .first_query = options.first_query,
-                      .probes = options.probes};
+  VerifyReport report;
+  report.provenance = header.provenance;
+  report.windows = options.windows;
+  report.first_query = options.first_query;
+  report.probes = options.probes;
   for (const int probe : options.probes)
     report.probe_tokens.push_back(header.probe_lengths[static_cast<size_t>(probe)]);
   report.buckets = position_buckets(options.first_query, std::ranges::max(report.probe_tokens));

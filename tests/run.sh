@@ -2,7 +2,7 @@
 # Sets up and builds what is missing, then runs every test. The last line is "N passed, N failed, N skipped".
 #   OSCAR_TEST_DATA   a folder of reference data; tests that need it are skipped without it
 #   OSCAR_TEST_MODEL  another copy of SmolLM2-135M-Instruct.Q4_1.gguf
-#   OSCAR_TEST_PYTHON a Python with torch, safetensors and h5py, for the interoperability tests
+#   OSCAR_TEST_PYTHON a Python with torch, safetensors, h5py, gguf and transformers, for the interoperability tests
 #   OSCAR_TEST_JOBS   tests at a time (2)
 # Arguments go to ctest: tests/run.sh -R '^formats\.'
 set -euo pipefail

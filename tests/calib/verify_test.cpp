@@ -296,6 +296,9 @@ TEST(Verify, RefusesWhatDoesNotFit) {
   refused(naive, with([](auto& o) { o.windows = {8, 88}; }), "nothing is quantised");
   EXPECT_NE(unserved_windows(naive, {4, 16}).find("pages of 8 tokens"), std::string::npos);
   EXPECT_EQ(unserved_windows(naive, {8, 16}), "");
+  EXPECT_NE(unfitted_windows({64, 256}, {4, 256}).find("dump with --sink 4 --recent 256"), std::string::npos);
+  EXPECT_NE(unfitted_windows({64, 256}, {64, 0}).find("windows 64/0"), std::string::npos);
+  EXPECT_EQ(unfitted_windows({64, 256}, {64, 1024}), "");
   refused(naive, with([](auto& o) { o.windows = {8, -1}; }), "recent");
 
   auto k = random_rotations(shapes, Side::K, true, 5);
