@@ -12,8 +12,12 @@ namespace fs = std::filesystem;
 
 int convert_command(const ArtifactArguments& a, const std::vector<fs::path>& inputs, const fs::path& output,
                     bool json, const Common& common) {
-  ConvertOptions options{
-      .to = a.to, .base = a.base, .order = {}, .kv_heads = a.kv_heads, .layer_ids = a.layer_ids};
+  ConvertOptions options{.to = a.to,
+                         .base = a.base,
+                         .order = {},
+                         .kv_heads = a.kv_heads,
+                         .layer_ids = a.layer_ids,
+                         .id_space = a.id_space};
   if (!a.rotary_order.empty())
     options.order = a.rotary_order == "same" ? RotaryOrder::Same : RotaryOrder::Interleaved;
   const Conversion done = convert(inputs, output, options);

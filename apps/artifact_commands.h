@@ -1,6 +1,7 @@
 // oscar-fit --convert and --absorb-v: files into files, nothing is fitted.
 #pragma once
 #include "apps/cli.h"
+#include "libcalib/artifacts/raw_dialects.h"
 
 namespace oscar::cli {
 
@@ -12,6 +13,7 @@ struct ArtifactArguments {
   std::filesystem::path base;
   int kv_heads = 0;
   std::vector<int> layer_ids;
+  std::optional<IdSpace> id_space;  // of a raw dump; set by the program
 };
 void add_artifact_options(CLI::App& app, ArtifactArguments& arguments);
 bool wanted(const ArtifactArguments& arguments);

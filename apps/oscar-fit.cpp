@@ -96,7 +96,8 @@ void add_options(CLI::App& app, Arguments& a) {
     const bool fits =
         option->get_group() == "Fit" || option->get_group() == "Input" || option->check_lname("format");
     for (const char* name : {"--convert", "--absorb-v"}) {
-      if (fits && !option->get_positional()) app.get_option(name)->excludes(option);
+      const bool raw_input = option->check_lname("id-space") && name == std::string_view("--convert");
+      if (fits && !raw_input && !option->get_positional()) app.get_option(name)->excludes(option);
     }
   }
 }
@@ -143,7 +144,7 @@ cli::FitSource source_of(const Arguments& a, int threads) {
   if (!a.inputs.empty() && (a.layers > 0 || a.head_dim > 0))
     throw invalid("--layers and --head-dim are for --method hadamard without statistics");
   cli::FitSource source{a.inputs, {}, a.layers, a.head_dim, threads, a.common.quiet};
-  if (!a.id_space.empty()) source.id_space = a.id_space == "global" ? IdSpace::Global : IdSpace::Local;
+  if (!a.id_space.empty()) source.id_space = parse_id_space(a.id_space);
   return source;
 }
 
@@ -264,8 +265,11 @@ void print_summary(const Arguments& a, const cli::LoadedInput& input, const FitR
 
 int fit_command(const Arguments& a) {
   if (print_tables(a)) return 0;
-  if (cli::wanted(a.artifacts))
-    return cli::run_artifact_command(a.artifacts, a.inputs, a.output, a.json, a.common);
+  if (cli::wanted(a.artifacts)) {
+    auto artifacts = a.artifacts;
+    if (!a.id_space.empty()) artifacts.id_space = parse_id_space(a.id_space);
+    return cli::run_artifact_command(artifacts, a.inputs, a.output, a.json, a.common);
+  }
   if (a.output.empty()) throw invalid("-o is required: the directory of the rotation files");
   if (a.formats.empty()) throw invalid("--format: expected pt, safetensors or both");
   const int threads = cli::threads_or_cores(a.common.threads);

@@ -69,7 +69,7 @@ void read_one(Content& c, FileKind kind, const fs::path& path, const ConvertOpti
       return put(k ? c.k_books : c.v_books, std::move(books), path, "codebooks of one side");
     }
     case FileKind::RawDump:
-      return put(c.dump, open_raw_dump(path), path, "a raw dump");
+      return put(c.dump, open_raw_dump(path, options.id_space), path, "a raw dump");
     case FileKind::Moments:
     case FileKind::Rows:
     case FileKind::Statistics:
@@ -274,6 +274,22 @@ const Target& target_of(const fs::path& output, const std::string& to) {
   throw invalid("{}: the name does not say what to write: say --to, one of {}", output.string(), known);
 }
 
+// Options that this conversion would pass over.
+void refuse_unused(const std::vector<fs::path>& inputs, std::string_view target,
+                   const ConvertOptions& options) {
+  const auto has = [&](FileKind kind) {
+    return std::ranges::any_of(inputs, [&](const fs::path& path) { return kind_of(path) == kind; });
+  };
+  const auto only = [&](bool given, const char* option, bool used, std::string_view where) {
+    if (given && !used) throw invalid("{}: is for {}, the conversion is to '{}'", option, where, target);
+  };
+  only(!options.base.empty(), "--base", target == "gguf", "--to gguf");
+  only(options.order.has_value(), "--rotary-order", target == "gguf", "--to gguf");
+  only(options.kv_heads > 0, "--kv-heads", target == "v2", "--to v2");
+  only(!options.layer_ids.empty(), "--layer-ids", has(FileKind::NovaBundle), "a codebook.pt as input");
+  only(options.id_space.has_value(), "--id-space", has(FileKind::RawDump), "a raw dump as input");
+}
+
 }  // namespace
 
 std::span<const ConversionTarget> conversion_targets() {
@@ -284,6 +300,7 @@ Conversion convert(const std::vector<fs::path>& inputs, const fs::path& output,
                    const ConvertOptions& options) {
   if (inputs.empty()) throw invalid("--convert: no input");
   const Target& target = target_of(output, options.to);
+  refuse_unused(inputs, target.row.name, options);
   Content content = gather(inputs, options);
   Conversion done;
   target.write(content, output.has_filename() ? output : output.parent_path(), options, done);

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <span>
 
+#include "libcalib/artifacts/raw_dialects.h"
 #include "libcalib/artifacts/rotary_order.h"
 #include "libcalib/rotation.h"
 
@@ -40,8 +41,9 @@ struct ConvertOptions {
   std::string to;              // a target's name; "": by the name of the output
   std::filesystem::path base;  // the model that GGUF rotations go into
   std::optional<RotaryOrder> order;
-  int kv_heads = 0;            // for v2 from one rotation a layer
-  std::vector<int> layer_ids;  // global ids of a file that counts layers from 0
+  int kv_heads = 0;                 // for v2 from one rotation a layer
+  std::vector<int> layer_ids;       // global ids of a file that counts layers from 0
+  std::optional<IdSpace> id_space;  // of a raw dump
 };
 struct Conversion {
   std::vector<std::filesystem::path> files;

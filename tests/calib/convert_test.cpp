@@ -70,7 +70,8 @@ TEST(Convert, BetweenPtAndSafetensorsNothingChanges) {
     EXPECT_EQ(version_in(folder / "k2.pt"), per_head ? "2" : "1");
   }
 }
-// A model may mix head dims (40 layers of 256 and 8 of 512): no layer is dropped and none is given another's shape.
+// A model may mix head dims (40 layers of 256 and 8 of 512): no layer is dropped and none is given another's
+// shape.
 TEST(Convert, LayersOfOtherHeadDimsKeepThem) {
   TempDir folder;
   RotationSet set = sample(Side::K);
@@ -87,7 +88,7 @@ TEST(Convert, VersionsWhereTheMeaningAllows) {
   const auto to = [&](const char* from, const char* version, int heads = 0) {
     const auto out = folder / (std::string("v_") + version + ".pt");
     convert({folder / from}, out,
-            {.to = version, .base = {}, .order = {}, .kv_heads = heads, .layer_ids = {}});
+            {.to = version, .base = {}, .order = {}, .kv_heads = heads, .layer_ids = {}, .id_space = {}});
     return out;
   };
   const auto v2 = to("v.pt", "v2", 4);
@@ -106,7 +107,7 @@ TEST(Convert, VersionsWhereTheMeaningAllows) {
   for (auto& entry : mean.layers) entry.second.means = {Vector::Ones(kDim)};
   write_rotations_pt(folder / "mean.pt", mean);
   EXPECT_EQ(version_in(folder / "mean.pt"), "3");
-  for (const char* version : {"v1", "v2"}) EXPECT_COMPLAINT(to("mean.pt", version, 2), "rows lose a mean");
+  for (const char* version : {"v1", "v2"}) EXPECT_COMPLAINT(to("mean.pt", version), "rows lose a mean");
   auto skewed = sample(Side::K);
   for (auto& entry : skewed.layers) {
     auto& layer = entry.second;
@@ -168,6 +169,22 @@ TEST(Convert, SaysWhatItNeedsAndWritesNothing) {
   write_pt(folder / "strange.pt", PtValue{PtDict{}}, "strange");
   EXPECT_REFUSED(convert({folder / "strange.pt"}, folder / "x.pt", {}),
                  "none of the files that are known here");
+}
+// No option is passed over in silence.
+TEST(Convert, OptionsThatTheConversionDoesNotUseAreRefused) {
+  TempDir folder;
+  write_rotations_pt(folder / "k.pt", sample(Side::K));
+  const auto refused = [&](const std::function<void(ConvertOptions&)>& set, const char* part) {
+    ConvertOptions options;
+    set(options);
+    EXPECT_COMPLAINT(convert({folder / "k.pt"}, folder / "out.pt", options), part);
+    EXPECT_FALSE(test::fs::exists(folder / "out.pt"));
+  };
+  refused([](auto& o) { o.base = "model.gguf"; }, "--base: is for --to gguf");
+  refused([](auto& o) { o.order = RotaryOrder::Same; }, "--rotary-order: is for --to gguf");
+  refused([](auto& o) { o.kv_heads = 8; }, "--kv-heads: is for --to v2");
+  refused([](auto& o) { o.layer_ids = {1}; }, "--layer-ids: is for a codebook.pt");
+  refused([](auto& o) { o.id_space = IdSpace::Local; }, "--id-space: is for a raw dump");
 }
 // Values bit for bit through every format, ids sparse and global on the hybrid model.
 TEST(Convert, PublishedFilesThroughEveryFormat) {
