@@ -142,14 +142,11 @@ double round_trip_error(const std::vector<float>& stored, const Matrix& r, Eigen
 
 }  // namespace
 
-bool has_rotations(const GgufFile& file) {
-  return std::ranges::any_of(file.tensors(), [](const GgufTensor& t) { return is_rotation(t.name); });
-}
-
 RotationPair read_gguf_rotations(const std::filesystem::path& path) {
   const auto file = GgufFile::open(path);
   const std::string where = path.string();
-  if (!has_rotations(file)) throw invalid("{}: has no rotations (blk.<layer>.attn_k_rot.weight)", where);
+  if (std::ranges::none_of(file.tensors(), [](const GgufTensor& t) { return is_rotation(t.name); }))
+    throw invalid("{}: has no rotations (blk.<layer>.attn_k_rot.weight)", where);
   const auto architecture = architecture_of(file);
   const auto order = rotary_order(architecture);
   if (!order) throw invalid("{}: the rotary order of architecture '{}' is not known", where, architecture);

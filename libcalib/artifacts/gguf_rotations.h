@@ -12,7 +12,6 @@
 
 namespace oscar {
 
-bool has_rotations(const GgufFile& file);
 // Both sides, in the basis of the original checkpoint. The file has no eigenvalues; objectives
 // are those of our metadata, "unknown_r_h_pbr" of files that others wrote. std::runtime_error for a layer
 // that has one of the two only, another type or another shape; std::invalid_argument where the file has no
