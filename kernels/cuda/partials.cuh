@@ -1,0 +1,50 @@
+// What a segment leaves behind when it is one of several of a job: unnormalised outputs with their maxima and sums.
+#pragma once
+#include "kernels/cuda/common.cuh"
+#include "kernels/decode_plan.h"
+
+namespace oscar::cuda {
+
+// Workspace: float o[partials][heads of a part][D], then float2 (m, l)[partials][heads of a part]; heads of a part = run *
+// group. m is the reference of the exponentials in powers of two (of logits * log2 e), l = sum of exp2(x - m), o the same sum
+// weighted with the values.
+struct Partials {
+  float* o;
+  float2* ml;
+};
+inline int64_t partial_bytes(const CacheFormat& f, int run) {
+  return int64_t{4} * run * f.group * (f.dim + 2);
+}
+inline Partials partials_in(void* workspace, const CacheFormat& f, int run, int count) {
+  float* o = static_cast<float*>(workspace);
+  return {o, reinterpret_cast<float2*>(o + int64_t{count} * run * f.group * f.dim)};
+}
+
+// The second kernel of a decode: one block per query head of a job that has parts. Adds the sink logit, writes o and lse.
+struct MergeArguments {
+  Partials parts;
+  const int32_t* merge_first;
+  const float* sink_logits;
+  void* o;
+  float* lse;
+  int kv_heads, group, run, dim;
+  bool bf16;
+};
+// Chained by programmatic dependent launch where the device has it.
+cudaError_t launch_merge(const MergeArguments& arguments, int sequences, int compute_major, cudaStream_t stream);
+
+// Where a segment is a job's only one it ends here: o / (l + sink), lse. x, y: two neighbouring channels.
+OSCAR_DEVICE float final_scale(float m, float l, const float* sink_logits, int head, float* lse) {
+  if (sink_logits) l += exp2_approx(fmaf(sink_logits[head], kLog2e, -m));
+  if (lse) *lse = l > 0 ? (m + log2f(l)) * kLn2 : -INFINITY;
+  return l > 0 ? 1.f / l : 0.f;
+}
+OSCAR_DEVICE void store_pair(void* o, bool bf16, int64_t at, float x, float y) {
+  if (bf16) {
+    *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(o) + at) = __floats2bfloat162_rn(x, y);
+  } else {
+    *reinterpret_cast<float2*>(static_cast<float*>(o) + at) = make_float2(x, y);
+  }
+}
+
+}  // namespace oscar::cuda
