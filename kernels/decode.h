@@ -1,12 +1,13 @@
-// One query token per sequence against a cache that is held as codes: what a server does in every layer of every step.
+// One query token per sequence against a cache that is held as codes: what a server does in every layer of
+// every step.
 //
-// A sequence's visible tokens are coded ones, in pages, and exact ones (sink and recent windows); one softmax over both.
-// For query head j of KV head h, with coded keys k^ and values v^, exact k and v, all in the cache's basis (q R^-T, k R, v R):
+// A sequence's visible tokens are coded ones, in pages, and exact ones (sink and recent windows); one softmax
+// over both. For query head j of KV head h, with coded keys k^ and values v^, exact k and v, all in the
+// cache's basis (q R^-T, k R, v R):
 //
-//   l[s] = cap(scale q_j.(k^_s + k_mean_h))  coded      cap(scale q_j.k_s)  exact      cap(x) = softcap tanh(x / softcap), or x
-//   Z    = sum over s of exp(l[s]) + exp(sink_logit_j)                                 the last only where there are sinks
-//   o_j  = (sum over s of exp(l[s]) v_s) / Z            coded values are v^_s + v_mean_h
-//   lse_j = log Z
+//   l[s] = cap(scale q_j.(k^_s + k_mean_h))  coded      cap(scale q_j.k_s)  exact      cap(x) = softcap
+//   tanh(x / softcap), or x Z    = sum over s of exp(l[s]) + exp(sink_logit_j) the last only where there are
+//   sinks o_j  = (sum over s of exp(l[s]) v_s) / Z            coded values are v^_s + v_mean_h lse_j = log Z
 //
 // decode() is the CPU's, cuda::decode() the GPU's, decode_reference() the truth of both: double throughout.
 #pragma once
@@ -30,8 +31,9 @@ struct SideFormat {
   bool norm = false;  // vectors: one float16 a row multiplies the words
 };
 
-// dim: 64, 96, 128, 192, 256 (native int2), 64, 128, 256 (sglang), 64, 128 (vectors). G: 1, 2, or D / 32 (native),
-// 1, 2, 4 (sglang). group, query heads that share a KV head: 1 to 16.
+// dim: 64, 96, 128, 192, 256 (native int2), 64, 128, 256 (sglang), 64, 128 (vectors). G: groups of a multiple
+// of 32 channels (native; on a GPU keys and values the same G: 1, 2 or D / 32), 1, 2, 4 (sglang, both the
+// same). group, query heads that share a KV head: 1 to 16.
 struct CacheFormat {
   CacheLayout layout = CacheLayout::native;
   int dim = 0, kv_heads = 0, group = 1;
@@ -39,22 +41,23 @@ struct CacheFormat {
   FloatType scale_zero = FloatType::f32;  // sglang: f32, or bf16
 };
 Status check_format(const CacheFormat& format);
-// Bytes of the block of one side of one KV head of a native page, and of a whole page: [KV head][keys | values].
+// Bytes of the block of one side of one KV head of a native page, and of a whole page: [KV head][keys |
+// values].
 int64_t side_bytes(const CacheFormat& format, const SideFormat& side);
 int64_t page_bytes(const CacheFormat& format);
 
 // What changes from step to step. Always host memory, arrays of `sequences`.
 struct DecodeBatch {
   int sequences = 0;
-  const int32_t* first = nullptr;        // coded tokens [first, end) are visible; nullptr: from 0
+  const int32_t* first = nullptr;  // coded tokens [first, end) are visible; nullptr: from 0
   const int32_t* end = nullptr;
   const int64_t* table_start = nullptr;  // where a sequence's part of DecodeInputs::table begins
   const int32_t* exact = nullptr;        // exact tokens; nullptr: none
   const int64_t* exact_start = nullptr;  // where a sequence's part of exact_slots begins
 };
 
-// The codebook of vector codes: word c of channel i of KV head h is words[(h * 256 + c) * dim + i] * scales[h * dim / size +
-// i / size], size = 4 or 8.
+// The codebook of vector codes: word c of channel i of KV head h is words[(h * 256 + c) * dim + i] * scales[h
+// * dim / size + i / size], size = 4 or 8.
 struct CodebookView {
   const int8_t* words = nullptr;
   const float* scales = nullptr;
@@ -67,15 +70,15 @@ struct DecodeInputs {
   float scale = 1;
   float softcap = 0;  // 0: none
 
-  const int32_t* table = nullptr;  // native: page ids, entry t / 64 of token t; sglang: slots, entry t
-  const uint8_t* pages = nullptr;  // native: page p begins at p * page_bytes
-  const uint8_t* k_codes = nullptr;       // sglang: (slots, kv_heads, dim / 4)
+  const int32_t* table = nullptr;    // native: page ids, entry t / 64 of token t; sglang: slots, entry t
+  const uint8_t* pages = nullptr;    // native: page p begins at p * page_bytes
+  const uint8_t* k_codes = nullptr;  // sglang: (slots, kv_heads, dim / 4)
   const uint8_t* v_codes = nullptr;
-  const void* k_scale_zero = nullptr;     // sglang: (slots, kv_heads, 2 G) of format.scale_zero
+  const void* k_scale_zero = nullptr;  // sglang: (slots, kv_heads, 2 G) of format.scale_zero
   const void* v_scale_zero = nullptr;
 
-  const int32_t* exact_slots = nullptr;   // rows of the two arrays below, in any order
-  const uint16_t* exact_k = nullptr;      // (slots, kv_heads, dim) bfloat16
+  const int32_t* exact_slots = nullptr;  // rows of the two arrays below, in any order
+  const uint16_t* exact_k = nullptr;     // (slots, kv_heads, dim) bfloat16
   const uint16_t* exact_v = nullptr;
 
   const float* sink_logits = nullptr;  // (kv_heads * group), natural logarithm; nullptr: none
@@ -98,25 +101,28 @@ Status decode_reference(const CacheFormat& format, const DecodeBatch& batch, con
 
 namespace cuda {
 
-// A plan deals out the tokens of a batch to thread blocks in whole waves. It depends on the lengths alone, so the layers
-// of a model share it.
+// A plan deals out the tokens of a batch to thread blocks in whole waves. It depends on the lengths alone, so
+// the layers of a model share it.
 struct DecodePlan {
-  int blocks = 0;       // thread blocks to launch
-  int partials = 0;     // parts that are merged afterwards; 0: no second kernel
-  int heads = 0;        // sequences * kv_heads
-  int64_t bytes = 0;    // of the plan
+  int blocks = 0;         // thread blocks to launch
+  int partials = 0;       // parts that are merged afterwards; 0: no second kernel
+  int heads = 0;          // sequences * kv_heads
+  int64_t bytes = 0;      // of the plan
   int64_t workspace = 0;  // bytes of scratch memory
 };
 // What any batch of so many sequences needs at most, of plan and workspace.
 DecodePlan decode_plan_limits(const CacheFormat& format, int sequences, const struct DeviceInfo& device);
-// Fills plan.bytes of `memory` (host, `capacity` bytes) and `plan`; the caller copies them to the device. fixed: always the
-// same `blocks` and a second kernel, so that a captured graph stays valid while lengths change.
+// Fills plan.bytes of `memory` (host, `capacity` bytes) and `plan`; the caller copies them to the device.
+// fixed: always the same `blocks` and a second kernel, so that a captured graph stays valid while lengths
+// change.
 Status plan_decode(const CacheFormat& format, const DecodeBatch& batch, const struct DeviceInfo& device,
                    bool fixed, void* memory, int64_t capacity, DecodePlan* plan);
-// `plan_memory` and `workspace` on the device. Asynchronous on `stream`, capturable, no allocation. `overlap`: begin before
-// the preceding kernel of the stream has ended (it must not write pages; q, exact rows and workspace are waited for).
-Status decode(const CacheFormat& format, const DecodeInputs& inputs, const DecodePlan& plan, const void* plan_memory,
-              void* workspace, const DecodeOutputs& outputs, bool overlap, void* stream);
+// `plan_memory` and `workspace` on the device. Asynchronous on `stream`, capturable, no allocation.
+// `overlap`: begin before the preceding kernel of the stream has ended (it must not write pages; q, exact
+// rows and workspace are waited for).
+Status decode(const CacheFormat& format, const DecodeInputs& inputs, const DecodePlan& plan,
+              const void* plan_memory, void* workspace, const DecodeOutputs& outputs, bool overlap,
+              void* stream);
 
 }  // namespace cuda
 }  // namespace oscar

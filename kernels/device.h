@@ -1,4 +1,5 @@
-// The GPU, where there is one: the least that callers of the kernels need of it. Without CUDA all of it exists and says so.
+// The GPU, where there is one: the least that callers of the kernels need of it. Without CUDA all of it
+// exists and says so.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,7 @@ struct DeviceInfo {
   char name[128] = "";
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
-  int64_t memory = 0;        // bytes
+  int64_t memory = 0;  // bytes
 };
 
 // Refuses by name: no CUDA in this build, no driver, no such device, one older than compute capability 8.0.

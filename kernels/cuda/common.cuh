@@ -13,7 +13,9 @@ namespace oscar::cuda {
 inline constexpr unsigned kWarp = 0xffffffffu;
 inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-OSCAR_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+OSCAR_DEVICE uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 OSCAR_DEVICE unsigned load_shared(uint32_t a) {
   unsigned v;
   asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v) : "r"(a));
@@ -53,15 +55,16 @@ OSCAR_DEVICE unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
   return d;
 }
 
-// d += a b for a (16, 32) bytes by rows, b (32, 8) bytes by columns. With lane = 4 g + t: a0 = rows g, k 4t..4t+3; a1 = row
-// g + 8; a2, a3 the same at k + 16; b0 = column g, k 4t..4t+3; b1 at k + 16; d0, d1 = row g, columns 2t, 2t+1; d2, d3 row g + 8.
-#define OSCAR_BYTE_PRODUCT(NAME, A, B)                                                                       \
-  OSCAR_DEVICE void NAME(int(&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,        \
-                         unsigned b1) {                                                                      \
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." A "." B                                            \
-                 ".s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\n"                                 \
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                                            \
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                    \
+// d += a b for a (16, 32) bytes by rows, b (32, 8) bytes by columns. With lane = 4 g + t: a0 = rows g, k
+// 4t..4t+3; a1 = row g + 8; a2, a3 the same at k + 16; b0 = column g, k 4t..4t+3; b1 at k + 16; d0, d1 = row
+// g, columns 2t, 2t+1; d2, d3 row g + 8.
+#define OSCAR_BYTE_PRODUCT(NAME, A, B)                                                                \
+  OSCAR_DEVICE void NAME(int(&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, \
+                         unsigned b1) {                                                               \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." A "." B                                     \
+                 ".s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\n"                          \
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                                     \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                             \
   }
 OSCAR_BYTE_PRODUCT(product_us, "u8", "s8")
 OSCAR_BYTE_PRODUCT(product_uu, "u8", "u8")
@@ -74,12 +77,13 @@ OSCAR_DEVICE void product_us16(int (&d)[4], unsigned a0, unsigned a1, unsigned b
                : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                : "r"(a0), "r"(a1), "r"(b0));
 }
-// d += a b for a (16, 16) bfloat16 by rows, b (16, 8) by columns: a0 = row g, k 2t, 2t+1; a1 = row g + 8; a2, a3 at k + 8;
-// b0 = column g, k 2t, 2t+1; b1 at k + 8.
+// d += a b for a (16, 16) bfloat16 by rows, b (16, 8) by columns: a0 = row g, k 2t, 2t+1; a1 = row g + 8; a2,
+// a3 at k + 8; b0 = column g, k 2t, 2t+1; b1 at k + 8.
 OSCAR_DEVICE void product_bf16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                                unsigned b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\n"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -96,15 +100,18 @@ OSCAR_DEVICE float sum_over_g(float v) {
   return v + __shfl_xor_sync(kWarp, v, 16);
 }
 
-// Asynchronous copies into shared memory: one bulk copy per block of bytes on an mbarrier from sm_90 on, 16-byte copies of
-// all lanes before. A ring has one barrier a stage; `phase` is the parity of how often the stage was filled before.
+// Asynchronous copies into shared memory: one bulk copy per block of bytes on an mbarrier from sm_90 on,
+// 16-byte copies of all lanes before. A ring has one barrier a stage; `phase` is the parity of how often the
+// stage was filled before.
 OSCAR_DEVICE void barrier_init(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0],1;" ::"r"(barrier) : "memory");
 }
 OSCAR_DEVICE void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
 }
-OSCAR_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+OSCAR_DEVICE void copy_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 OSCAR_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -122,14 +129,21 @@ OSCAR_DEVICE void barrier_wait(uint32_t barrier, uint32_t phase) {
       : "memory");
 }
 OSCAR_DEVICE void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
 }
-OSCAR_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+OSCAR_DEVICE void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 // Programmatic dependent launch: let the next kernel of the stream begin; wait for the preceding one to end.
-OSCAR_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-OSCAR_DEVICE void wait_preceding() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+OSCAR_DEVICE void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+OSCAR_DEVICE void wait_preceding() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 #else
 inline constexpr bool kBulkCopies = false;
 OSCAR_DEVICE void barrier_expect(uint32_t, int) {}

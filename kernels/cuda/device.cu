@@ -9,11 +9,13 @@ Status device_info(int device, DeviceInfo* info) {
   if (Status s = status_of(cudaGetDeviceCount(&count), "looking for CUDA devices"); !s.ok()) return s;
   static thread_local char buffer[256];
   if (device < 0 || device >= count) {
-    std::snprintf(buffer, sizeof buffer, "no CUDA device %d: this machine has %d, numbered from 0", device, count);
+    std::snprintf(buffer, sizeof buffer, "no CUDA device %d: this machine has %d, numbered from 0", device,
+                  count);
     return {buffer};
   }
   cudaDeviceProp properties;
-  if (Status s = status_of(cudaGetDeviceProperties(&properties, device), "reading the device"); !s.ok()) return s;
+  if (Status s = status_of(cudaGetDeviceProperties(&properties, device), "reading the device"); !s.ok())
+    return s;
   if (properties.major < 8) {
     std::snprintf(buffer, sizeof buffer,
                   "%s has compute capability %d.%d: the kernels need 8.0 (A100) or newer; use the CPU",
@@ -27,14 +29,22 @@ Status device_info(int device, DeviceInfo* info) {
   info->memory = static_cast<int64_t>(properties.totalGlobalMem);
   return {};
 }
-Status set_device(int device) { return status_of(cudaSetDevice(device), "choosing the CUDA device"); }
+Status set_device(int device) {
+  return status_of(cudaSetDevice(device), "choosing the CUDA device");
+}
 
-Status allocate(size_t bytes, void** memory) { return status_of(cudaMalloc(memory, bytes), "allocating device memory"); }
-void release(void* memory) { cudaFree(memory); }
+Status allocate(size_t bytes, void** memory) {
+  return status_of(cudaMalloc(memory, bytes), "allocating device memory");
+}
+void release(void* memory) {
+  cudaFree(memory);
+}
 
-static Status copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, void* stream, const char* doing) {
+static Status copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, void* stream,
+                   const char* doing) {
   const auto s = static_cast<cudaStream_t>(stream);
-  if (Status status = status_of(cudaMemcpyAsync(to, from, bytes, kind, s), doing); !status.ok()) return status;
+  if (Status status = status_of(cudaMemcpyAsync(to, from, bytes, kind, s), doing); !status.ok())
+    return status;
   return status_of(cudaStreamSynchronize(s), doing);
 }
 Status upload(void* device, const void* host, size_t bytes, void* stream) {
@@ -44,7 +54,8 @@ Status download(void* host, const void* device, size_t bytes, void* stream) {
   return copy(host, device, bytes, cudaMemcpyDeviceToHost, stream, "copying from the device");
 }
 Status clear(void* device, size_t bytes, void* stream) {
-  return status_of(cudaMemsetAsync(device, 0, bytes, static_cast<cudaStream_t>(stream)), "clearing device memory");
+  return status_of(cudaMemsetAsync(device, 0, bytes, static_cast<cudaStream_t>(stream)),
+                   "clearing device memory");
 }
 Status synchronize(void* stream) {
   return status_of(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "running on the device");

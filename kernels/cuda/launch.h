@@ -11,17 +11,17 @@ struct DecodeLaunch {
   const CacheFormat& format;
   const DecodeInputs& inputs;
   const DecodePlan& plan;
-  PlanView view;         // on the device
+  PlanView view;  // on the device
   PlanCosts costs;
   void* workspace;
   const DecodeOutputs& outputs;
-  bool overlap;          // programmatic dependent launch of the first kernel
+  bool overlap;  // programmatic dependent launch of the first kernel
   cudaStream_t stream;
 };
 // The first kernel only; the merge is launched by decode.cu.
 cudaError_t launch_int2_native(const DecodeLaunch& launch);  // int2 keys and values, native pages
 cudaError_t launch_int2_sglang(const DecodeLaunch& launch);
-cudaError_t launch_vector(const DecodeLaunch& launch);       // vector codes on one side or both, native pages
+cudaError_t launch_vector(const DecodeLaunch& launch);  // vector codes on one side or both, native pages
 
 // cudaLaunchKernelEx with the attribute that `overlap` asks for.
 template <class... Parameters, class... Arguments>

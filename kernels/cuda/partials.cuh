@@ -1,13 +1,14 @@
-// What a segment leaves behind when it is one of several of a job: unnormalised outputs with their maxima and sums.
+// What a segment leaves behind when it is one of several of a job: unnormalised outputs with their maxima and
+// sums.
 #pragma once
 #include "kernels/cuda/common.cuh"
 #include "kernels/decode_plan.h"
 
 namespace oscar::cuda {
 
-// Workspace: float o[partials][heads of a part][D], then float2 (m, l)[partials][heads of a part]; heads of a part = run *
-// group. m is the reference of the exponentials in powers of two (of logits * log2 e), l = sum of exp2(x - m), o the same sum
-// weighted with the values.
+// Workspace: float o[partials][heads of a part][D], then float2 (m, l)[partials][heads of a part]; heads of a
+// part = run * group. m is the reference of the exponentials in powers of two (of logits * log2 e), l = sum
+// of exp2(x - m), o the same sum weighted with the values.
 struct Partials {
   float* o;
   float2* ml;
@@ -20,7 +21,8 @@ inline Partials partials_in(void* workspace, const CacheFormat& f, int run, int 
   return {o, reinterpret_cast<float2*>(o + int64_t{count} * run * f.group * f.dim)};
 }
 
-// The second kernel of a decode: one block per query head of a job that has parts. Adds the sink logit, writes o and lse.
+// The second kernel of a decode: one block per query head of a job that has parts. Adds the sink logit,
+// writes o and lse.
 struct MergeArguments {
   Partials parts;
   const int32_t* merge_first;
@@ -31,7 +33,8 @@ struct MergeArguments {
   bool bf16;
 };
 // Chained by programmatic dependent launch where the device has it.
-cudaError_t launch_merge(const MergeArguments& arguments, int sequences, int compute_major, cudaStream_t stream);
+cudaError_t launch_merge(const MergeArguments& arguments, int sequences, int compute_major,
+                         cudaStream_t stream);
 
 // Where a segment is a job's only one it ends here: o / (l + sink), lse. x, y: two neighbouring channels.
 OSCAR_DEVICE float final_scale(float m, float l, const float* sink_logits, int head, float* lse) {

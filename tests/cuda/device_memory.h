@@ -9,8 +9,8 @@
 namespace oscar::cuda {
 
 // Ends the test where there is no device.
-#define OSCAR_NEEDS_DEVICE(info)                                                     \
-  DeviceInfo info;                                                                   \
+#define OSCAR_NEEDS_DEVICE(info) \
+  DeviceInfo info;               \
   if (const Status found = device_info(0, &info); !found.ok()) GTEST_SKIP() << found.what
 
 inline void require(Status status) {
@@ -24,7 +24,9 @@ class DeviceArray {
   explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) { *this = host; }
   DeviceArray(const DeviceArray&) = delete;
   ~DeviceArray() { release(memory_); }
-  void operator=(const std::vector<T>& host) { require(upload(memory_, host.data(), host.size() * sizeof(T), nullptr)); }
+  void operator=(const std::vector<T>& host) {
+    require(upload(memory_, host.data(), host.size() * sizeof(T), nullptr));
+  }
   T* get() const { return static_cast<T*>(memory_); }
   std::vector<T> host() const {
     std::vector<T> out(count_);

@@ -1,0 +1,126 @@
+// What a warp carries through its tokens for 4 NT query heads of one KV head. Lane = 4 g + t holds, of head 4
+// n + t, the sums over its own tokens and the channels 32 u + 16 p + g (index 2 u + p, 0) and + 8 (index 2 u
+// + p, 1) of the output.
+#pragma once
+#include "kernels/cuda/partials.cuh"
+
+namespace oscar::cuda {
+
+// Exponentials are exp2(x - m) with x = logit * log2 e; m moves only when a logit exceeds it by this.
+inline constexpr float kSlack = 10.f;
+
+template <int D, int NT, int G>
+struct AttentionState {
+  float o[NT][D / 16][2];
+  float m[NT], l[NT], low[NT][G];  // low: sum of p times the values' minimum, a group of channels each
+
+  OSCAR_DEVICE void init() {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      m[n] = -INFINITY;
+      l[n] = 0.f;
+#pragma unroll
+      for (int h = 0; h < G; ++h) low[n][h] = 0.f;
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) o[n][i][0] = o[n][i][1] = 0.f;
+    }
+  }
+  // top: the largest new logit of head n, known to all lanes that share t.
+  OSCAR_DEVICE void make_room(int n, float top) {
+    if (__any_sync(kWarp, top > m[n] + kSlack)) {
+      const float moved = fmaxf(top, m[n]), f = exp2_approx(m[n] - moved);
+      m[n] = moved;
+      l[n] *= f;
+#pragma unroll
+      for (int h = 0; h < G; ++h) low[n][h] *= f;
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) {
+        o[n][i][0] *= f;
+        o[n][i][1] *= f;
+      }
+    }
+  }
+  // Coded tokens are done: fields to values (fields weigh 1, 4, 16, 64), minima and the mean added, the
+  // constant that k_mean adds to every coded logit made part of m.
+  OSCAR_DEVICE void finish_codes(int lane, const float (&shift)[NT], const float* v_mean) {
+    const int g = lane >> 2;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      m[n] += shift[n];
+      const float mass = v_mean ? sum_over_g(l[n]) : 0.f;
+      float minimum[G];
+#pragma unroll
+      for (int h = 0; h < G; ++h) minimum[h] = sum_over_g(low[n][h]);
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          constexpr float kWeight[4] = {1.f, 0.25f, 0.0625f, 0.015625f};
+          const float add = minimum[i / 2 * 32 / (D / G)];
+          o[n][i][r] = fmaf(o[n][i][r], kWeight[2 * (i & 1) + r], add);
+          if (v_mean) o[n][i][r] = fmaf(mass, v_mean[16 * i + 8 * r + g], o[n][i][r]);
+        }
+      }
+    }
+  }
+  // Output rows of D floats for each head, then (m, l) of each: 4 NT (D + 2) floats of the warp's own.
+  OSCAR_DEVICE void leave(int lane, float* to) {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      l[n] = sum_over_g(l[n]);
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) {
+        to[(4 * n + t) * D + 16 * i + g] = o[n][i][0];
+        to[(4 * n + t) * D + 16 * i + 8 + g] = o[n][i][1];
+      }
+      if (g == 0) {
+        to[4 * NT * D + 2 * (4 * n + t)] = m[n];
+        to[4 * NT * D + 2 * (4 * n + t) + 1] = l[n];
+      }
+    }
+  }
+};
+
+// One query against all warps' states of a segment: `rows` are what leave() wrote, `stride` floats apart.
+// heads: that exist of the 4 NT. All threads of the block, which has synchronised.
+struct SegmentOutput {
+  Partials parts;
+  int partial;                // -1: o and lse are final
+  int part_heads, part_head;  // of a part, and the first of these heads in it
+  const float* sink_logits;
+  void* o;
+  float* lse;
+  bool bf16;
+  int64_t query;  // of the first head: index into (sequences, query heads)
+  int sink_head;  // the same within the model's query heads
+};
+template <int D, int NT>
+OSCAR_DEVICE void combine(const float* rows, int stride, int warps, int heads, const SegmentOutput& out) {
+  for (int at = 2 * threadIdx.x; at < heads * D; at += 2 * blockDim.x) {
+    const int head = at / D;
+    float m = -INFINITY, x = 0.f, y = 0.f, l = 0.f;
+    for (int w = 0; w < warps; ++w) m = fmaxf(m, rows[w * stride + 4 * NT * D + 2 * head]);
+    for (int w = 0; w < warps; ++w) {
+      const float* row = rows + w * stride;
+      const float mw = row[4 * NT * D + 2 * head], f = mw == -INFINITY ? 0.f : exp2_approx(mw - m);
+      const float2 v = *reinterpret_cast<const float2*>(row + at);
+      x = fmaf(f, v.x, x);
+      y = fmaf(f, v.y, y);
+      l = fmaf(f, row[4 * NT * D + 2 * head + 1], l);
+    }
+    const bool first = at % D == 0;
+    if (out.partial < 0) {
+      float* lse = out.lse && first ? out.lse + out.query + head : nullptr;
+      if (m == -INFINITY && out.sink_logits) m = out.sink_logits[out.sink_head + head] * kLog2e;
+      const float f = final_scale(m, l, out.sink_logits, out.sink_head + head, lse);
+      store_pair(out.o, out.bf16, (out.query + head) * D + at % D, x * f, y * f);
+    } else {
+      const int64_t row = int64_t{out.partial} * out.part_heads + out.part_head + head;
+      __stcg(reinterpret_cast<float2*>(out.parts.o + row * D + at % D), make_float2(x, y));
+      if (first) __stcg(out.parts.ml + row, make_float2(m, l));
+    }
+  }
+}
+
+}  // namespace oscar::cuda
