@@ -37,6 +37,7 @@ struct PlanCosts {
   bool heads_outermost = false;  // a block's segments share a KV head where they can
 };
 PlanCosts plan_costs(const CacheFormat& format);
+PlanCosts vector_plan_costs(const CacheFormat& format);  // where one side is vector codes
 
 // plan_decode() with at most `blocks` blocks; 0: it chooses.
 Status plan_with(const PlanCosts& costs, const CacheFormat& format, const DecodeBatch& batch,

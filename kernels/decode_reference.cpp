@@ -7,11 +7,10 @@
 #include "kernels/decode.h"
 #include "kernels/half.h"
 #include "kernels/int2.h"
+#include "kernels/vector_pages.h"
 
 namespace oscar {
 
-void unpack_vector(bool keys, int dim, int size, bool norm, const uint8_t* block, const CodebookView& book,
-                   int head, int first, int n, float* rows);
 namespace {
 
 constexpr int kPage = int2::kPageTokens;

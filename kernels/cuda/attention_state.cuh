@@ -41,7 +41,9 @@ struct AttentionState {
     }
   }
   // Coded tokens are done: fields to values (fields weigh 1, 4, 16, 64), minima and the mean added, the
-  // constant that k_mean adds to every coded logit made part of m.
+  // constant that k_mean adds to every coded logit made part of m. Layout says which channel and group
+  // o[n][i][r] is.
+  template <class Layout>
   OSCAR_DEVICE void finish_codes(int lane, const float (&shift)[NT], const float* v_mean) {
     const int g = lane >> 2;
 #pragma unroll
@@ -56,12 +58,35 @@ struct AttentionState {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           constexpr float kWeight[4] = {1.f, 0.25f, 0.0625f, 0.015625f};
-          const float add = minimum[i / 2 * 32 / (D / G)];
-          o[n][i][r] = fmaf(o[n][i][r], kWeight[2 * (i & 1) + r], add);
-          if (v_mean) o[n][i][r] = fmaf(mass, v_mean[16 * i + 8 * r + g], o[n][i][r]);
+          o[n][i][r] = fmaf(o[n][i][r], kWeight[2 * (i & 1) + r], minimum[Layout::value_group(i, r)]);
+          if (v_mean) o[n][i][r] = fmaf(mass, v_mean[Layout::value_channel(i, r, g)], o[n][i][r]);
         }
       }
     }
+  }
+  // From the channels of Layout to those of the struct's comment, through 4 NT D floats of the warp's own.
+  template <class Layout>
+  OSCAR_DEVICE void reorder(int lane, float* own) {
+    const int g = lane >> 2, t = lane & 3;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) own[(4 * n + t) * D + Layout::value_channel(i, r, g)] = o[n][i][r];
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) o[n][i][r] = own[(4 * n + t) * D + 16 * i + 8 * r + g];
+      }
+    }
+    __syncwarp();
   }
   // Output rows of D floats for each head, then (m, l) of each: 4 NT (D + 2) floats of the warp's own.
   OSCAR_DEVICE void leave(int lane, float* to) {
@@ -112,7 +137,6 @@ OSCAR_DEVICE void combine(const float* rows, int stride, int warps, int heads, c
     const bool first = at % D == 0;
     if (out.partial < 0) {
       float* lse = out.lse && first ? out.lse + out.query + head : nullptr;
-      if (m == -INFINITY && out.sink_logits) m = out.sink_logits[out.sink_head + head] * kLog2e;
       const float f = final_scale(m, l, out.sink_logits, out.sink_head + head, lse);
       store_pair(out.o, out.bf16, (out.query + head) * D + at % D, x * f, y * f);
     } else {

@@ -109,6 +109,10 @@ OSCAR_DEVICE void barrier_init(uint32_t barrier) {
 OSCAR_DEVICE void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
 }
+template <int kBytes>
+OSCAR_DEVICE void copy_small(uint32_t to, const void* from) {  // 4 or 8 bytes
+  asm volatile("cp.async.ca.shared.global [%0],[%1],%2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+}
 OSCAR_DEVICE void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -137,6 +141,11 @@ OSCAR_DEVICE void bulk_copy(uint32_t to, const void* from, int bytes, uint32_t b
 OSCAR_DEVICE void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// What this thread wrote to shared memory comes before the bulk copies that are issued after the next
+// barrier.
+OSCAR_DEVICE void order_before_bulk_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 // Programmatic dependent launch: let the next kernel of the stream begin; wait for the preceding one to end.
 OSCAR_DEVICE void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -150,6 +159,7 @@ OSCAR_DEVICE void barrier_expect(uint32_t, int) {}
 OSCAR_DEVICE void barrier_wait(uint32_t, uint32_t) {}
 OSCAR_DEVICE void bulk_copy(uint32_t, const void*, int, uint32_t) {}
 OSCAR_DEVICE void barrier_init_fence() {}
+OSCAR_DEVICE void order_before_bulk_copies() {}
 OSCAR_DEVICE void launch_dependents() {}
 OSCAR_DEVICE void wait_preceding() {}
 #endif

@@ -36,11 +36,13 @@ struct MergeArguments {
 cudaError_t launch_merge(const MergeArguments& arguments, int sequences, int compute_major,
                          cudaStream_t stream);
 
-// Where a segment is a job's only one it ends here: o / (l + sink), lse. x, y: two neighbouring channels.
+// Where a segment is a job's only one, or all are merged: what o is multiplied with, and lse.
 OSCAR_DEVICE float final_scale(float m, float l, const float* sink_logits, int head, float* lse) {
-  if (sink_logits) l += exp2_approx(fmaf(sink_logits[head], kLog2e, -m));
-  if (lse) *lse = l > 0 ? (m + log2f(l)) * kLn2 : -INFINITY;
-  return l > 0 ? 1.f / l : 0.f;
+  const float sink = sink_logits ? sink_logits[head] * kLog2e : -INFINITY, top = fmaxf(m, sink);
+  const float f = m > -INFINITY ? exp2_approx(m - top) : 0.f;
+  l = l * f + (sink > -INFINITY ? exp2_approx(sink - top) : 0.f);
+  if (lse) *lse = l > 0.f ? (top + log2f(l)) * kLn2 : -INFINITY;
+  return l > 0.f ? f / l : 0.f;
 }
 OSCAR_DEVICE void store_pair(void* o, bool bf16, int64_t at, float x, float y) {
   if (bf16) {

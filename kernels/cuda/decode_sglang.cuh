@@ -1,0 +1,177 @@
+// Decode over the serving engine's own rows, where they lie: a block takes tiles of 64 tokens for eight (KV
+// head, token part) pairs, a warp each, so that what neighbouring heads keep of a token is read together.
+#pragma once
+#include "kernels/cuda/int2_sglang.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace oscar::cuda {
+
+struct SglangArguments {
+  DecodeInputs in;
+  DecodeOutputs out;
+  PlanView plan;
+  Partials parts;
+  int kv_heads, group, passes, run;  // run: KV heads of a block, 1, 2, 4 or 8
+};
+
+template <class Shape, class Meta, int kStages, int kResident>
+__global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
+    const __grid_constant__ SglangArguments args) {
+  launch_dependents();
+  using Tile = SglangTile<Shape, Meta>;
+  constexpr int D = Shape::D, NT = Shape::NT, kWarps = 8, kIdStages = 4, kThreads = 256;
+  constexpr int kStage = kWarps * Tile::kBytes, kOwn = kStages * Tile::kBytes;
+  static_assert(4 * 4 * NT * (D + 2) <= kOwn && 2 * kExactTokens * kExactPitch<D> <= kOwn);
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ int32_t ids[kIdStages][64 * kWarps];
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, run = args.run, parts = kWarps / run;
+  const int shift = __ffs(run) - 1, tile_tokens = 64 * parts, own_head = warp & (run - 1),
+            own_part = warp >> shift;
+  const uint32_t stages = shared_address(memory),
+                 weights = stages + kStages * kStage + warp * Shape::kWeightBytes;
+  const int block = blockIdx.x / args.passes, head0 = blockIdx.x % args.passes * 4 * NT;
+  const int heads = min(4 * NT, args.group - head0), query_heads = args.kv_heads * args.group;
+  bool waited = false;
+  for (int s = __ldg(args.plan.block_first + block); s < __ldg(args.plan.block_first + block + 1); ++s) {
+    const Segment segment = args.plan.segments[s];
+    const int tokens = max(0, segment.end - segment.first), tiles = (tokens + tile_tokens - 1) / tile_tokens;
+    const int32_t* table = args.in.table + segment.table + segment.first;
+    const auto fetch_ids = [&](int tile) {
+      for (int i = threadIdx.x; tile < tiles && i < tile_tokens; i += kThreads) {
+        copy_small<4>(shared_address(&ids[tile % kIdStages][i]),
+                      table + min(tile * tile_tokens + i, tokens - 1));
+      }
+    };
+    // Heads of a token lie together: a thread copies pieces of whatever head they belong to into that warp's
+    // region.
+    const auto issue = [&](int tile) {
+      if (tile >= tiles) return;
+      const int32_t* slots = ids[tile % kIdStages];
+      const uint32_t stage = stages + tile % kStages * kStage;
+      constexpr int kPieces = Tile::kRow / 16;
+      for (int i = threadIdx.x; i < 64 * kWarps * kPieces; i += kThreads) {
+        const int piece = i % kPieces, head = i / kPieces & (run - 1), token = i / kPieces >> shift,
+                  at = token & 63;
+        const uint32_t to = stage + ((token >> 6) * run + head) * Tile::kBytes + 16 * piece;
+        const int64_t from =
+            (int64_t{slots[token]} * args.kv_heads + segment.head + head) * Tile::kRow + 16 * piece;
+        copy16(to + Tile::key_at(at), args.in.k_codes + from);
+        copy16(to + Tile::kCodes + Tile::kMeta + Tile::value_at(at), args.in.v_codes + from);
+      }
+      for (int i = threadIdx.x; i < 64 * kWarps * Shape::G; i += kThreads) {
+        const int h = i % Shape::G, head = i / Shape::G & (run - 1), token = i / Shape::G >> shift,
+                  at = token & 63;
+        const uint32_t to =
+            stage + ((token >> 6) * run + head) * Tile::kBytes + Tile::kCodes + Tile::meta_at(at, h);
+        const int64_t from =
+            ((int64_t{slots[token]} * args.kv_heads + segment.head + head) * Shape::G + h) * 2;
+        copy_small<Tile::kPair>(to, static_cast<const Meta*>(args.in.k_scale_zero) + from);
+        copy_small<Tile::kPair>(to + Tile::kCodes + Tile::kMeta,
+                                static_cast<const Meta*>(args.in.v_scale_zero) + from);
+      }
+    };
+    for (int k = 0; k < kStages; ++k) fetch_ids(k);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    // Group k of copies: the data of tile k and the ids of tile k + kStages.
+    for (int k = 0; k < kStages - 1; ++k) {
+      issue(k);
+      fetch_ids(k + kStages);
+      copy_commit();
+    }
+    if (!waited) wait_preceding();
+    waited = true;
+    const int head = segment.head + own_head;
+    const int64_t query = int64_t{segment.sequence} * query_heads + head * args.group + head0;
+    const bool bf16 = args.in.q_type == FloatType::bf16;
+    const QueryRows rows{static_cast<const char*>(args.in.q) + query * D * (bf16 ? 2 : 4), bf16, heads,
+                         args.in.scale * kLog2e, args.in.softcap * kLog2e};
+    Int2Query<Shape> q;
+    make_query<Shape, Tile>(q, rows, args.in.k_mean ? args.in.k_mean + head * D : nullptr, lane);
+    AttentionState<D, NT, Shape::G> state;
+    state.init();
+    for (int k = 0; k < tiles; ++k) {
+      copy_wait<kStages - 2>();
+      __syncthreads();
+      issue(k + kStages - 1);
+      fetch_ids(k + 2 * kStages - 1);
+      copy_commit();
+      const Tile tile{stages + k % kStages * kStage + warp * Tile::kBytes, lane};
+      const int end = tokens - k * tile_tokens - 64 * own_part;
+      if (end >= 64 && !(rows.softcap > 0.f)) {
+        attend_tile<Shape, false>(tile, q, state, weights, lane, 0, 64, 0.f);
+      } else if (end > 0) {
+        attend_tile<Shape, true>(tile, q, state, weights, lane, 0, end, rows.softcap);
+      }
+      __syncwarp();
+    }
+    copy_wait<0>();
+    __syncthreads();
+    if (rows.softcap > 0.f) {
+#pragma unroll
+      for (int n = 0; n < NT; ++n) q.shift[n] = 0.f;
+    }
+    float* own = reinterpret_cast<float*>(memory + warp * kOwn);
+    state.template finish_codes<Tile>(lane, q.shift, args.in.v_mean ? args.in.v_mean + head * D : nullptr);
+    state.template reorder<Tile>(lane, own);
+    if (segment.exact_end > segment.exact) {
+      const ExactRows exact{args.in.exact_k + head * D,
+                            args.in.exact_v + head * D,
+                            args.in.exact_slots + segment.exact_table,
+                            int64_t{args.kv_heads} * D,
+                            segment.exact,
+                            segment.exact_end};
+      attend_exact(state, exact, rows, own_part, parts, shared_address(own), lane);
+    }
+    state.leave(lane, own);
+    __syncthreads();
+    for (int h = 0; h < run; ++h) {
+      const int head_of = (segment.head + h) * args.group + head0;
+      combine<D, NT>(reinterpret_cast<const float*>(memory + h * kOwn), run * kOwn / 4, parts, heads,
+                     {args.parts, segment.partial, run * args.group, h * args.group + head0,
+                      args.in.sink_logits, args.out.o, args.out.lse, args.out.o_type == FloatType::bf16,
+                      int64_t{segment.sequence} * query_heads + head_of, head_of});
+    }
+    __syncthreads();
+  }
+}
+
+template <class Shape, class Meta, int kResident>
+cudaError_t launch_sglang(const DecodeLaunch& d, int passes) {
+  constexpr int kShared = 8 * (2 * SglangTile<Shape, Meta>::kBytes + Shape::kWeightBytes);
+  auto* kernel = decode_int2_sglang<Shape, Meta, 2, kResident>;
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (prepared != cudaSuccess) return prepared;
+  const SglangArguments args{d.inputs,
+                             d.outputs,
+                             d.view,
+                             partials_in(d.workspace, d.format, d.costs.run, d.plan.partials),
+                             d.format.kv_heads,
+                             d.format.group,
+                             passes,
+                             d.costs.run};
+  return launch_kernel(kernel, d.plan.blocks * passes, 256, kShared, d.overlap, d.stream, args);
+}
+
+template <int D, class Meta, int G>
+cudaError_t launch_sglang_groups(const DecodeLaunch& d) {
+  if constexpr (D <= 128) {
+    if (d.format.group > 4) return launch_sglang<Int2Shape<D, G, 2>, Meta, 1>(d, (d.format.group + 7) / 8);
+  }
+  return launch_sglang < Int2Shape<D, G, 1>, Meta, D <= 128 ? 2 : 1 > (d, (d.format.group + 3) / 4);
+}
+template <int D, class Meta>
+cudaError_t launch_sglang_dim(const DecodeLaunch& d) {
+  switch (d.format.k.groups) {
+    case 1:
+      return launch_sglang_groups<D, Meta, 1>(d);
+    case 2:
+      return launch_sglang_groups<D, Meta, 2>(d);
+    default:
+      return launch_sglang_groups<D, Meta, 4>(d);
+  }
+}
+
+}  // namespace oscar::cuda

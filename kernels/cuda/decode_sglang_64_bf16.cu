@@ -1,0 +1,9 @@
+#include "kernels/cuda/decode_sglang.cuh"
+
+namespace oscar::cuda {
+
+cudaError_t launch_sglang_64_bf16(const DecodeLaunch& d) {
+  return launch_sglang_dim<64, __nv_bfloat16>(d);
+}
+
+}  // namespace oscar::cuda

@@ -1,0 +1,156 @@
+// Rows of the serving engine as attend_tile() reads them: 64 tokens of one KV head in shared memory, gathered
+// row by row.
+//
+//   keys, values   row of token s (D / 4 bytes) at (s / 8) 8 rows + ((s % 8) ^ swizzle) rows, swizzle = s / 8
+//   % 8 for keys,
+//                  s / 16 % 4 for values: the rows that a warp reads together lie in different banks
+//   metadata       scale, zero of token s, group h at ((s / 8) 8 + ((s % 8) ^ (s / 8 % 8))) G + h pairs
+#pragma once
+#include "kernels/cuda/int2_tile.cuh"
+
+namespace oscar::cuda {
+
+template <class Shape, class Meta>  // Meta: float, or __nv_bfloat16
+struct SglangTile {
+  uint32_t base;  // shared memory
+  int lane;
+
+  static constexpr int D = Shape::D, G = Shape::G, kRow = D / 4, kPair = 2 * sizeof(Meta);
+  static constexpr int kCodes = 64 * kRow, kMeta = 64 * G * kPair, kBytes = 2 * (kCodes + kMeta);
+  static constexpr int kWords = D / 64;    // of a key row that a lane reads
+  static constexpr int kColumns = D / 32;  // bytes of a value row that a lane reads
+
+  static OSCAR_DEVICE int key_at(int s) { return ((s & ~7) | ((s ^ (s >> 3)) & 7)) * kRow; }
+  static OSCAR_DEVICE int value_at(int s) { return ((s & ~7) | ((s ^ (s >> 4 & 3)) & 7)) * kRow; }
+  static OSCAR_DEVICE int meta_at(int s, int h) {
+    return (((s & ~7) | ((s ^ (s >> 3)) & 7)) * G + h) * kPair;
+  }
+
+  // Block 2 w + p: word w of the lane's bytes, fields 2 p and 2 p + 1.
+  template <int>
+  static OSCAR_DEVICE int channel(int block, int half, int t, int j) {
+    return 4 * (kWords * t + block / 2) + j + (2 * (block % 2) + half) * (D / 4);
+  }
+  template <class>
+  static constexpr OSCAR_DEVICE int group(int block, int half) {
+    return (2 * (block % 2) + half) * G / 4;
+  }
+  static constexpr OSCAR_DEVICE int value_channel(int i, int r, int g) {
+    return kColumns * g + i / 2 + (2 * (i & 1) + r) * (D / 4);
+  }
+  static constexpr OSCAR_DEVICE int value_group(int i, int r) { return (2 * (i & 1) + r) * G / 4; }
+
+  template <class S>
+  OSCAR_DEVICE void keys(int h, const Int2Query<S>& query, int (&s)[S::NT][4][4]) const {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unsigned rows[2][kWords];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t at = base + key_at(8 * g + 2 * i + r) + 4 * kWords * t;
+        if constexpr (kWords == 1) rows[r][0] = load_shared(at);
+        if constexpr (kWords == 2) {
+          const uint2 v = load_shared2(at);
+          rows[r][0] = v.x;
+          rows[r][1] = v.y;
+        }
+        if constexpr (kWords == 4) {
+          const uint4 v = load_shared4(at);
+          rows[r][0] = v.x;
+          rows[r][1] = v.y;
+          rows[r][2] = v.z;
+          rows[r][3] = v.w;
+        }
+      }
+#pragma unroll
+      for (int block = 0; block < S::kBlocks; ++block) {
+        const int p = block % 2;
+        const unsigned a = rows[0][block / 2] >> (4 * p), b = rows[1][block / 2] >> (4 * p);
+#pragma unroll
+        for (int n = 0; n < S::NT; ++n) {
+          const auto& q = query.limbs[n][block];
+          if (G <= 2) {
+            if (group<S>(block, 0) == h) {
+              product_us(s[n][i], a & kField0, b & kField0, a & kField1, b & kField1, q[0], q[1]);
+            }
+          } else {
+            if (group<S>(block, 0) == h) product_us16(s[n][i], a & kField0, b & kField0, q[0]);
+            if (group<S>(block, 1) == h) product_us16(s[n][i], a & kField1, b & kField1, q[1]);
+          }
+        }
+      }
+    }
+  }
+  template <class S, class F>
+  OSCAR_DEVICE void values(int h, F&& tile) const {
+    const int g = lane >> 2, t = lane & 3;
+    unsigned codes[kColumns][4];  // a byte column each; byte j of word q is token 16 t + 4 q + j
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      unsigned row[4][(kColumns + 3) / 4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t at = base + kCodes + kMeta + value_at(16 * t + 4 * q + j) + kColumns * g;
+        if constexpr (kColumns == 2) {
+          unsigned short v;
+          asm volatile("ld.shared.u16 %0,[%1];" : "=h"(v) : "r"(at));
+          row[j][0] = v;
+        }
+        if constexpr (kColumns == 4) row[j][0] = load_shared(at);
+        if constexpr (kColumns == 8) {
+          const uint2 v = load_shared2(at);
+          row[j][0] = v.x;
+          row[j][1] = v.y;
+        }
+      }
+#pragma unroll
+      for (int w = 0; w < (kColumns + 3) / 4; ++w) {
+        const unsigned ab = __byte_perm(row[0][w], row[1][w], 0x5140),
+                       cd = __byte_perm(row[2][w], row[3][w], 0x5140);
+        codes[4 * w][q] = __byte_perm(ab, cd, 0x5410);
+        codes[4 * w + 1][q] = __byte_perm(ab, cd, 0x7632);
+        if constexpr (kColumns > 2) {
+          const unsigned ab2 = __byte_perm(row[0][w], row[1][w], 0x7362),
+                         cd2 = __byte_perm(row[2][w], row[3][w], 0x7362);
+          codes[4 * w + 2][q] = __byte_perm(ab2, cd2, 0x5410);
+          codes[4 * w + 3][q] = __byte_perm(ab2, cd2, 0x7632);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < S::kTiles; ++i) {
+      const unsigned first = value_group(i, 0) == h ? ((i & 1) ? kField2 : kField0) : 0u;
+      const unsigned second = value_group(i, 1) == h ? ((i & 1) ? kField3 : kField1) : 0u;
+      if (first | second) {
+        const auto& c = codes[i / 2];
+        tile(i, first, second, make_uint4(c[0], c[1], c[2], c[3]));
+      }
+    }
+  }
+  OSCAR_DEVICE void key_metadata(int h, float (&scale)[8], float (&low)[8]) const {
+    metadata(base + kCodes, h, scale, low);
+  }
+  OSCAR_DEVICE void value_metadata(int h, float (&scale)[8], float (&low)[8]) const {
+    metadata(base + 2 * kCodes + kMeta, h, scale, low);
+  }
+
+ private:
+  OSCAR_DEVICE void metadata(uint32_t from, int h, float (&scale)[8], float (&low)[8]) const {
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      const uint32_t at = from + meta_at(8 * (lane >> 2) + r, h);
+      if constexpr (sizeof(Meta) == 4) {
+        const uint2 v = load_shared2(at);
+        scale[r] = __uint_as_float(v.x);
+        low[r] = -scale[r] * __uint_as_float(v.y);
+      } else {
+        const unsigned v = load_shared(at);
+        scale[r] = __uint_as_float(v << 16);
+        low[r] = -scale[r] * __uint_as_float(v & 0xffff0000u);
+      }
+    }
+  }
+};
+
+}  // namespace oscar::cuda

@@ -1,0 +1,205 @@
+// Attention over 64 tokens whose keys and values are INT2 codes, by one warp, on the integer matrix unit.
+//
+// Codes are never read back to numbers: k^ = s c + b, so a logit is s (q.c) + b sum(q), and an output is sum
+// (p s') c' + sum p b'. Codes 0..3, masked in place within their bytes (fields weigh 1, 4, 16, 64), are the
+// (16, 32) operand a; the eight columns of b are 4 query heads x {high, low} byte of a 16-bit fixed point q,
+// or p s'. Sums of products are exact integers.
+#pragma once
+#include "kernels/cuda/attention_state.cuh"
+#include "kernels/cuda/exact_rows.cuh"
+
+namespace oscar::cuda {
+
+inline constexpr unsigned kField0 = 0x03030303u, kField1 = 0x0c0c0c0cu, kField2 = 0x30303030u,
+                          kField3 = 0xc0c0c0c0u;
+inline constexpr int kWeightPitch =
+    80;  // bytes a row of 64 weights, so that eight rows lie in different banks
+
+// D channels in G groups, 4 NT query heads. Blocks of 32 channels; block n is group n / (D / 32 / G).
+template <int D_, int G_, int NT_>
+struct Int2Shape {
+  static constexpr int D = D_, G = G_, NT = NT_, kBlocks = D / 32, kTiles = D / 16;
+  static constexpr int group_of(int block) { return block / (kBlocks / G); }
+  static constexpr int kWeightBytes = NT * 8 * kWeightPitch;
+};
+
+// Fixed point query: limbs[n][block][half] are the bytes of column g = (head 4 n + g / 2, limb g % 2; limb 0
+// is high) at the channels that Layout::channel() names; the second half is q / 4, since its fields weigh 4.
+template <class Shape>
+struct Int2Query {
+  unsigned limbs[Shape::NT][Shape::kBlocks][2];
+  float sum[Shape::NT][Shape::G];  // of the fixed point, of head 4 n + t, a group each
+  float scale[Shape::NT];          // from fixed point to logits * log2 e
+  float shift[Shape::NT];          // what k_mean adds to them
+};
+
+template <class Shape, class Layout>
+OSCAR_DEVICE void make_query(Int2Query<Shape>& out, const QueryRows& rows, const float* k_mean, int lane) {
+  constexpr int D = Shape::D;
+  const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+  for (int n = 0; n < Shape::NT; ++n) {
+    const int head = 4 * n + (g >> 1);
+    const bool there = head < rows.heads;
+    float largest = 1e-20f, mean = 0.f;
+#pragma unroll
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int channel = Layout::template channel<D>(block, half, t, j);
+          const float x = there ? query_at(rows, int64_t{head} * D + channel) : 0.f;
+          largest = fmaxf(largest, fabsf(x));
+          if (k_mean) mean = fmaf(x, k_mean[channel], mean);
+        }
+      }
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 2));
+    mean += __shfl_xor_sync(kWarp, mean, 1);
+    mean += __shfl_xor_sync(kWarp, mean, 2);
+    const float fixed = 32000.f / largest;
+    int sums[Shape::G];
+#pragma unroll
+    for (int h = 0; h < Shape::G; ++h) sums[h] = 0;
+#pragma unroll
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        unsigned packed = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int channel = Layout::template channel<D>(block, half, t, j);
+          const float x = there ? query_at(rows, int64_t{head} * D + channel) : 0.f;
+          const int q = __float2int_rn(x * (half ? fixed * 0.25f : fixed));
+          sums[Layout::template group<Shape>(block, half)] += half ? 4 * q : q;
+          const int high = (q + 128) >> 8, low = q - (high << 8);
+          packed |= static_cast<unsigned>(((g & 1) ? low : high) & 255) << (8 * j);
+        }
+        out.limbs[n][block][half] = packed;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < Shape::G; ++h) {
+      sums[h] += __shfl_xor_sync(kWarp, sums[h], 1);
+      sums[h] += __shfl_xor_sync(kWarp, sums[h], 2);
+      out.sum[n][h] = static_cast<float>(__shfl_sync(kWarp, sums[h], 8 * t));
+    }
+    out.scale[n] = rows.scale / __shfl_sync(kWarp, fixed, 8 * t);
+    out.shift[n] = rows.scale * __shfl_sync(kWarp, mean, 8 * t);
+  }
+}
+
+// Tokens [first, end) of the tile count where kPartial; there too logits may be capped. page: what Layout
+// reads codes and metadata from. weights: kWeightBytes of shared memory of the warp's own.
+template <class Shape, bool kPartial, class Layout>
+OSCAR_DEVICE void attend_tile(const Layout& page, const Int2Query<Shape>& query,
+                              AttentionState<Shape::D, Shape::NT, Shape::G>& state, uint32_t weights,
+                              int lane, int first, int end, float softcap) {
+  constexpr int NT = Shape::NT, G = Shape::G;
+  const int g = lane >> 2, t = lane & 3;
+  float x[NT][8];
+#pragma unroll
+  for (int h = 0; h < G; ++h) {
+    int s[NT][4][4];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i][0] = s[n][i][1] = s[n][i][2] = s[n][i][3] = 0;
+    }
+    page.template keys<Shape>(h, query, s);
+    float scale[8], low[8];
+    page.key_metadata(h, scale, low);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int r = 0; r < 8; ++r) {
+        const float dot = static_cast<float>(s[n][r >> 1][2 * (r & 1)] * 256 + s[n][r >> 1][2 * (r & 1) + 1]);
+        x[n][r] = h == 0 ? fmaf(scale[r], dot, low[r] * query.sum[n][h])
+                         : fmaf(scale[r], dot, fmaf(low[r], query.sum[n][h], x[n][r]));
+      }
+    }
+  }
+  float p[NT][8], value_scale[8], value_low[8], largest, fixed, back[NT];
+#pragma unroll
+  for (int h = 0; h < G; ++h) {
+    page.value_metadata(h, value_scale, value_low);
+    if constexpr (kPartial) {
+#pragma unroll
+      for (int r = 0; r < 8; ++r) {
+        if (8 * g + r < first || 8 * g + r >= end) value_scale[r] = value_low[r] = 0.f;
+      }
+    }
+    largest = value_scale[0];
+#pragma unroll
+    for (int r = 1; r < 8; ++r) largest = fmaxf(largest, value_scale[r]);
+    largest = fmaxf(max_over_g(largest), 1e-12f);
+    fixed = __fdividef(65500.f, largest);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      // The reference of p is the tile's own maximum, so that 16 bits of fixed point suffice; e brings it to
+      // the state's.
+      if (h == 0) {
+        float factor = query.scale[n];
+        if constexpr (kPartial) {
+#pragma unroll
+          for (int r = 0; r < 8; ++r) {
+            x[n][r] *= factor;
+            if (softcap > 0.f) x[n][r] = capped(x[n][r] + query.shift[n], softcap);
+            if (8 * g + r < first || 8 * g + r >= end) x[n][r] = -INFINITY;
+          }
+          factor = 1.f;
+        }
+        float top = x[n][0];
+#pragma unroll
+        for (int r = 1; r < 8; ++r) top = fmaxf(top, x[n][r]);
+        top = max_over_g(top) * factor;
+        state.make_room(n, top);
+        back[n] = exp2_approx(top - state.m[n]);
+        float mass = 0.f;
+#pragma unroll
+        for (int r = 0; r < 8; ++r) {
+          p[n][r] = exp2_approx(fmaf(x[n][r], factor, -top));
+          mass += p[n][r];
+        }
+        state.l[n] = fmaf(back[n], mass, state.l[n]);
+      }
+      float minimum = 0.f;
+      unsigned w[8];
+#pragma unroll
+      for (int r = 0; r < 8; ++r) {
+        minimum = fmaf(p[n][r], value_low[r], minimum);
+        w[r] = __float_as_uint(fmaf(p[n][r], value_scale[r] * fixed, 8388608.f));
+      }
+      state.low[n][h] = fmaf(back[n], minimum, state.low[n][h]);
+      const unsigned a0 = __byte_perm(w[0], w[1], 0x5140), a1 = __byte_perm(w[2], w[3], 0x5140),
+                     a2 = __byte_perm(w[4], w[5], 0x5140), a3 = __byte_perm(w[6], w[7], 0x5140);
+      const uint32_t row = weights + (8 * n + 2 * t) * kWeightPitch + 8 * g;
+      store_shared2(row, __byte_perm(a0, a1, 0x7632), __byte_perm(a2, a3, 0x7632));
+      store_shared2(row + kWeightPitch, __byte_perm(a0, a1, 0x5410), __byte_perm(a2, a3, 0x5410));
+    }
+    __syncwarp();
+    uint4 b[NT];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) b[n] = load_shared4(weights + (8 * n + g) * kWeightPitch + 16 * t);
+    if constexpr (G > 1) __syncwarp();
+    const float scale = largest * (1.f / 65500.f);
+    page.template values<Shape>(
+        h, [&](int tile, unsigned first_mask, unsigned second_mask, const uint4& codes) {
+#pragma unroll
+          for (int n = 0; n < NT; ++n) {
+            int c[4] = {0, 0, 0, 0};
+            product_uu(c, codes.x & first_mask, codes.x & second_mask, codes.y & first_mask,
+                       codes.y & second_mask, b[n].x, b[n].y);
+            product_uu(c, codes.z & first_mask, codes.z & second_mask, codes.w & first_mask,
+                       codes.w & second_mask, b[n].z, b[n].w);
+            const float f = back[n] * scale;
+            state.o[n][tile][0] = fmaf(static_cast<float>(c[0] * 256 + c[1]), f, state.o[n][tile][0]);
+            state.o[n][tile][1] = fmaf(static_cast<float>(c[2] * 256 + c[3]), f, state.o[n][tile][1]);
+          }
+        });
+  }
+}
+
+}  // namespace oscar::cuda
