@@ -1,0 +1,178 @@
+// Decode on the GPU against double arithmetic on the same codes.
+#include "kernels/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/cuda/coded_cache.h"
+#include "tests/cuda/device_memory.h"
+
+namespace oscar::cuda {
+namespace {
+
+constexpr double kBound = 3e-4;
+
+struct Run {
+  std::vector<float> o, lse;
+};
+
+Run run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false) {
+  const DeviceArray<uint16_t> q(c.q), exact_k(c.exact_k), exact_v(c.exact_v);
+  const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
+  const DeviceArray<uint8_t> pages(c.pages), k_codes(c.k_codes), v_codes(c.v_codes), k_sz(c.k_scale_zero),
+      v_sz(c.v_scale_zero);
+  const DeviceArray<float> sinks(c.sink_logits), k_mean(c.k_mean), v_mean(c.v_mean);
+  in.q = q.get();
+  in.exact_k = exact_k.get();
+  in.exact_v = exact_v.get();
+  in.table = table.get();
+  in.exact_slots = exact_slots.get();
+  in.pages = pages.get();
+  in.k_codes = k_codes.get();
+  in.v_codes = v_codes.get();
+  in.k_scale_zero = k_sz.get();
+  in.v_scale_zero = v_sz.get();
+  if (in.sink_logits) in.sink_logits = sinks.get();
+  if (in.k_mean) in.k_mean = k_mean.get();
+  if (in.v_mean) in.v_mean = v_mean.get();
+  const DecodePlan limits = decode_plan_limits(c.format, static_cast<int>(c.end.size()), device);
+  std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
+  DecodePlan plan;
+  require(plan_decode(c.format, c.batch(), device, fixed, memory.data(), limits.bytes, &plan));
+  EXPECT_LE(plan.workspace, limits.workspace);
+  const DeviceArray<uint8_t> plan_memory(memory),
+      workspace(std::vector<uint8_t>(static_cast<size_t>(plan.workspace), 0xff));
+  const size_t queries = static_cast<size_t>(c.queries());
+  const DeviceArray<float> o(std::vector<float>(queries * c.format.dim, NAN)),
+      lse(std::vector<float>(queries, NAN));
+  require(decode(c.format, in, plan, plan_memory.get(), workspace.get(), {o.get(), FloatType::f32, lse.get()},
+                 false, nullptr));
+  require(synchronize(nullptr));
+  return {o.host(), lse.host()};
+}
+
+// Relative L2 error of the output; lse within what 16-bit queries leave.
+double error_of(const CodedCache& c, const DecodeInputs& in, const DeviceInfo& device, bool fixed = false) {
+  std::vector<double> o(static_cast<size_t>(c.queries()) * c.format.dim),
+      lse(static_cast<size_t>(c.queries()));
+  require(decode_reference(c.format, c.batch(), in, o.data(), lse.data()));
+  const Run got = run(c, in, device, fixed);
+  double difference = 0, power = 0;
+  for (size_t i = 0; i < o.size(); ++i) {
+    difference += (got.o[i] - o[i]) * (got.o[i] - o[i]);
+    power += o[i] * o[i];
+  }
+  for (size_t i = 0; i < lse.size(); ++i) {
+    if (std::isinf(lse[i])) {
+      EXPECT_EQ(got.lse[i], lse[i]);
+    } else {
+      EXPECT_NEAR(got.lse[i], lse[i], 2e-3) << "query " << i;
+    }
+  }
+  return std::sqrt(difference / power);
+}
+
+CodedCache ragged(const CacheFormat& format, uint32_t seed, bool extras = false, int exact = 0) {
+  CacheMaker maker(format, seed);
+  for (const int length : {1, 63, 64, 65, 1000, 4097}) maker.sequence(0, length, exact);
+  return maker.make(extras);
+}
+
+TEST(Decode, NativePagesOfEveryDimensionAndGroup) {
+  OSCAR_NEEDS_DEVICE(device);
+  for (const int dim : {64, 96, 128, 192, 256}) {
+    for (const int groups : {1, 2, dim / 32}) {
+      if (dim == 96 && groups == 2) continue;
+      const CacheFormat f{CacheLayout::native, dim, 2, 4, {CodeKind::int2, groups}, {CodeKind::int2, groups}};
+      const CodedCache c = ragged(f, dim + groups);
+      EXPECT_LT(error_of(c, c.inputs(), device), kBound) << "dim " << dim << ", groups " << groups;
+    }
+  }
+}
+
+TEST(Decode, EveryRatioOfQueryToKvHeads) {
+  OSCAR_NEEDS_DEVICE(device);
+  for (const int dim : {64, 128, 256}) {
+    for (const int group : {1, 2, 3, 5, 7, 8, 12, 16}) {
+      const CacheFormat f{CacheLayout::native, dim, 3, group};
+      CacheMaker maker(f, 100 + group);
+      const CodedCache c = maker.sequence(0, 65).sequence(0, 1300).sequence(0, 64).make(false);
+      EXPECT_LT(error_of(c, c.inputs(), device), kBound) << "dim " << dim << ", group " << group;
+    }
+  }
+}
+
+TEST(Decode, RowsOfTheServingEngine) {
+  OSCAR_NEEDS_DEVICE(device);
+  for (const int dim : {64, 128, 256}) {
+    for (const int groups : {1, 2, 4}) {
+      for (const FloatType meta : {FloatType::f32, FloatType::bf16}) {
+        for (const int kv_heads : {8, 2, 3}) {
+          const int group = kv_heads == 8 ? 4 : 7;
+          const CacheFormat f{CacheLayout::sglang,      dim, kv_heads, group, {CodeKind::int2, groups},
+                              {CodeKind::int2, groups}, meta};
+          CacheMaker maker(f, dim + groups + kv_heads);
+          const CodedCache c =
+              maker.sequence(0, 1).sequence(0, 63).sequence(3, 1000, 30).sequence(0, 65).make(groups == 2);
+          DecodeInputs in = c.inputs();
+          if (groups == 2)
+            in.k_mean = c.k_mean.data(), in.v_mean = c.v_mean.data(), in.sink_logits = c.sink_logits.data();
+          EXPECT_LT(error_of(c, in, device), kBound) << "dim " << dim << ", groups " << groups << ", bf16 "
+                                                     << (meta == FloatType::bf16) << ", heads " << kv_heads;
+        }
+      }
+    }
+  }
+}
+
+TEST(Decode, LongSequencesAreCutAndMerged) {
+  OSCAR_NEEDS_DEVICE(device);
+  for (const CacheLayout layout : {CacheLayout::native, CacheLayout::sglang}) {
+    CacheMaker maker({layout, 128, 2, 4}, 7);
+    const CodedCache c = maker.sequence(0, 20011).sequence(0, 1).sequence(0, 63).make(false);
+    EXPECT_LT(error_of(c, c.inputs(), device), kBound);
+    EXPECT_LT(error_of(c, c.inputs(), device, true), kBound) << "with a fixed grid";
+  }
+}
+
+TEST(Decode, WindowsSinksMeansAndRanges) {
+  OSCAR_NEEDS_DEVICE(device);
+  for (const int dim : {64, 96, 128, 256}) {
+    CacheMaker maker({CacheLayout::native, dim, 2, 4}, 11 + dim);
+    const CodedCache c = maker.sequence(0, 0, 5)
+                             .sequence(0, 700, 320)
+                             .sequence(70, 129, 17)
+                             .sequence(0, 0)
+                             .sequence(64, 4096, 1)
+                             .make(true);
+    DecodeInputs in = c.inputs();
+    EXPECT_LT(error_of(c, in, device), kBound) << "windows, dim " << dim;
+    in.sink_logits = c.sink_logits.data();
+    EXPECT_LT(error_of(c, in, device), kBound) << "sinks, dim " << dim;
+    in.k_mean = c.k_mean.data();
+    in.v_mean = c.v_mean.data();
+    EXPECT_LT(error_of(c, in, device), kBound) << "means, dim " << dim;
+    in.softcap = 20;
+    EXPECT_LT(error_of(c, in, device), kBound) << "soft cap, dim " << dim;
+  }
+}
+
+TEST(Decode, SameBytesEveryTime) {
+  OSCAR_NEEDS_DEVICE(device);
+  const CodedCache c = ragged({CacheLayout::native, 128, 8, 4}, 3, false, 40);
+  const Run a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
+  EXPECT_EQ(a.o, b.o);
+  EXPECT_EQ(a.lse, b.lse);
+}
+
+TEST(Decode, WhatItCannotReadIsRefused) {
+  EXPECT_FALSE(check_format({CacheLayout::native, 80, 8, 4}).ok());
+  EXPECT_FALSE(check_format({CacheLayout::sglang, 192, 8, 4}).ok());
+  EXPECT_FALSE(check_format({CacheLayout::native, 128, 8, 17}).ok());
+  EXPECT_FALSE(check_format({CacheLayout::native, 128, 8, 4, {CodeKind::int2, 3}}).ok());
+  EXPECT_FALSE(check_format({CacheLayout::sglang, 128, 8, 4, {CodeKind::vector4x8}}).ok());
+}
+
+}  // namespace
+}  // namespace oscar::cuda
