@@ -103,6 +103,17 @@ void nearest_codeword(const float* rows, int64_t stride, int64_t n, int g, const
   level().nearest_codeword(rows, stride, n, g, codebook, count, index, index_stride, distance);
 }
 
+Status decode(const CacheFormat& format, const DecodeBatch& batch, const DecodeInputs& inputs,
+              const DecodeOutputs& outputs) {
+  const KernelTable* chosen;
+  try {
+    chosen = &level();
+  } catch (const std::exception&) {
+    return {"decode: OSCAR_CPU names no SIMD level of this machine"};
+  }
+  return decode_with(*chosen, format, batch, inputs, outputs);
+}
+
 namespace int2 {
 
 void encode(const Rule& rule, const float* rows, int64_t n, uint8_t* codes, float* scale_zero) {

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cached_attention.h"
 #include "kernels/codebook.h"
+#include "kernels/decode_part.h"
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
 #include "kernels/int2.h"
@@ -27,6 +28,8 @@ struct KernelTable {
                       float* rows);
   void (*nearest_codeword)(const float* rows, int64_t stride, int64_t n, int g, const float* codebook,
                            int count, uint16_t* index, int64_t index_stride, float* distance);
+  int64_t (*decode_scratch)(const CacheFormat&);  // bytes a thread needs for decode_part
+  void (*decode_part)(const DecodePart&, const float* q, void* scratch, float* partial);
 };
 
 // One a source file; nullptr where the compiler had no flags for it.
@@ -40,5 +43,9 @@ std::span<const KernelTable* const> kernel_levels();
 // The level for a value of OSCAR_CPU: the highest that the machine has when the value is empty, else the one
 // named. std::invalid_argument for an unknown name, or one that this machine does not have.
 const KernelTable& choose_level(std::string_view name);
+
+// decode() at a level.
+Status decode_with(const KernelTable& level, const CacheFormat& format, const DecodeBatch& batch,
+                   const DecodeInputs& inputs, const DecodeOutputs& outputs);
 
 }  // namespace oscar

@@ -1,6 +1,7 @@
 // All kernels of one level: OSCAR_LEVEL names it, OSCAR_WIDTH is the number of floats in a vector.
 #include "kernels/levels.h"
 #include "kernels/simd/vector.inl"
+#include "kernels/vector_pages.h"
 //
 #include "kernels/simd/attention_rows.inl"
 //
@@ -10,6 +11,18 @@
 #include "kernels/simd/gram.inl"
 #include "kernels/simd/int2.inl"
 //
+#include "kernels/simd/quads.inl"
+//
+#include "kernels/simd/decode_scratch.inl"
+//
+#include "kernels/simd/decode_rows.inl"
+//
+#include "kernels/simd/decode_int2.inl"
+#include "kernels/simd/decode_sglang.inl"
+#include "kernels/simd/decode_words.inl"
+//
+#include "kernels/simd/decode.inl"
+//
 #include "kernels/simd/score_outputs.inl"
 //
 #include "kernels/simd/score_stats.inl"
@@ -18,8 +31,9 @@ namespace oscar::OSCAR_LEVEL {
 namespace {
 
 constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
-  return {name,     supported, causal_attention, cached_attention, score_stats,     diagnose,
-          add_gram, add_rows,  int2_encode,      int2_decode,      nearest_codeword};
+  return {name,       supported, causal_attention, cached_attention, score_stats,      diagnose,
+          add_gram,   add_rows,  int2_encode,      int2_decode,      nearest_codeword, decode_scratch_bytes,
+          decode_part};
 }
 
 }  // namespace
