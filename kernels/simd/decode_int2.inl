@@ -64,7 +64,7 @@ void int2_order_q(const float* q, int dim, float* ordered) {
 template <int H>
 void int2_keys_page(const uint8_t* codes, int dim, int groups, const float* q, const float* scales,
                     float* logits, int64_t stride) {
-  constexpr int N = H == 1 ? 8 : H == 4 ? 2 : 4;  // quads of tokens: the sums stay in registers
+  constexpr int N = H == 1 ? 8 : H >= 3 ? 2 : 4;  // quads of tokens: the sums stay in registers
   const int slices = dim / 64 * 4, of_group = dim / groups / 16;
   const float* rest = q;
   for (int first = 0; first < 16; first += N) {
@@ -164,7 +164,7 @@ void int2_order_weights(const float* weights, int64_t stride, const float* scale
 template <int H>
 void int2_values_page(const uint8_t* codes, int dim, int groups, const float* weights, const float* middles,
                       float* lanes) {
-  constexpr int F = H == 4 ? 2 : 4;
+  constexpr int F = H >= 3 ? 2 : 4;
   const int size = dim / groups;
   for (int c = 0; c < dim / 4; ++c, codes += 64) {
     const float* of_group = weights + c / 8 * 32 / size * (kPage * H);

@@ -30,9 +30,6 @@ struct SglangRows {
   }
 };
 
-OSCAR_INLINE vi load_bytes(const uint8_t* p) {
-  return __builtin_convertvector(*reinterpret_cast<const vb_anywhere*>(p), vi);
-}
 OSCAR_INLINE float quarter_unit(int k) {
   return k == 0 ? 1.0f : k == 1 ? 0.25f : k == 2 ? 0.0625f : 0.015625f;
 }

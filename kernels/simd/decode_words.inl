@@ -8,8 +8,6 @@
 namespace oscar::OSCAR_LEVEL {
 namespace {
 
-typedef int8_t vc_anywhere __attribute__((vector_size(W), aligned(1), may_alias));
-
 constexpr int kEntry = 4, kTable = kVectorWords * kEntry;  // floats of a group: (256, 4 heads)
 constexpr int kPagesAtOnce = 8;  // their tokens' sums fit the L1 cache beside four groups
 constexpr int kShortPart = 192;
@@ -33,7 +31,7 @@ struct Side {
 };
 
 OSCAR_INLINE vf load_word(const int8_t* p) {
-  return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const vc_anywhere*>(p), vi), vf);
+  return __builtin_convertvector(load_bytes(p), vf);
 }
 
 // Lane h of every quad: the sum of that quad of x[h].
@@ -77,6 +75,13 @@ OSCAR_INLINE vf entries(const float* sums, int size, int channel) {
 #endif
 }
 
+OSCAR_INLINE float* entry_of(float* table, size_t code) {
+  return reinterpret_cast<float*>(reinterpret_cast<char*>(table) + (code << 4));
+}
+OSCAR_INLINE const float* entry_of(const float* table, size_t code) {
+  return reinterpret_cast<const float*>(reinterpret_cast<const char*>(table) + (code << 4));
+}
+
 // tables (4, groups / 4, 256, 4): group 4 j + t is at (t, j), as a token's codes are.
 template <int H>
 void tabulate(const Side& side, const float* q, float* tables) {
@@ -109,8 +114,8 @@ void look_up(const uint8_t* codes, int size, int n, int t, int offset, const flo
     const uint8_t* at = codes + 16 * (4 * g + t) + offset;
     for (int r = 0; r < 8; ++r, sums += kEntry) {
       const uint8_t* code = at + 512 * (r / tokens) + n * (r % tokens);
-      v4 x = load4(table[0] + code[0] * kEntry) + load4(table[1] + code[1] * kEntry);
-      if constexpr (C == 4) x += load4(table[2] + code[2] * kEntry) + load4(table[3] + code[3] * kEntry);
+      v4 x = load4(entry_of(table[0], code[0])) + load4(entry_of(table[1], code[1]));
+      if constexpr (C == 4) x += load4(entry_of(table[2], code[2])) + load4(entry_of(table[3], code[3]));
       store4(sums, load4(sums) + x);
     }
   }
@@ -207,14 +212,15 @@ void vector_keys(const DecodePart& part, const PartPlan& plan, const float* q, D
   });
 }
 
-// sums (256, 4) of two groups += weights (16, 4) of the tokens of 16 codes each.
-OSCAR_INLINE void add_weights(const uint8_t* codes0, const uint8_t* codes1, const float* weights,
-                              float* sums0, float* sums1) {
+// sums (4, 256, 4) of four groups += weights (16, 4) of the tokens of 16 codes each.
+void add_weights(const uint8_t* codes, const float* weights, float* sums) {
   for (int b = 0; b < 16; ++b, weights += kEntry) {
     const v4 w = load4(weights);
-    float *to0 = sums0 + codes0[b] * kEntry, *to1 = sums1 + codes1[b] * kEntry;
-    store4(to0, load4(to0) + w);
-    store4(to1, load4(to1) + w);
+    OSCAR_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      float* to = entry_of(sums + n * kTable, codes[b + 64 * n]);
+      store4(to, load4(to) + w);
+    }
   }
 }
 
@@ -283,12 +289,11 @@ void vector_values(const DecodePart& part, const PartPlan& plan, DecodeScratch& 
           for (int b = 0; b < 4; ++b) store4(s.operands + (p * kPage + i + b) * kEntry, x[b]);
         }
       }
-      for (int pair = 0; pair < side.groups; pair += 2) {
-        float* sums = s.sums + pair * kTable;
+      for (int quad = 0; quad < side.groups; quad += 4) {
         for (int p = 0; p < count; ++p) {
           for (int t = 0; t < 4; ++t) {
-            const uint8_t* codes = blocks[p] + vector_value_byte(side.size, 16 * t, pair);
-            add_weights(codes, codes + 64, s.operands + (p * kPage + 16 * t) * kEntry, sums, sums + kTable);
+            add_weights(blocks[p] + vector_value_byte(side.size, 16 * t, quad),
+                        s.operands + (p * kPage + 16 * t) * kEntry, s.sums + quad * kTable);
           }
         }
       }

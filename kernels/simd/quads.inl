@@ -8,6 +8,7 @@ typedef float v4_anywhere __attribute__((vector_size(16), aligned(4), may_alias)
 typedef uint32_t vu __attribute__((vector_size(4 * W)));
 typedef uint32_t vu_anywhere __attribute__((vector_size(4 * W), aligned(1), may_alias));
 typedef uint8_t vb_anywhere __attribute__((vector_size(W), aligned(1), may_alias));
+typedef int8_t vc_anywhere __attribute__((vector_size(W), aligned(1), may_alias));
 typedef uint16_t vh_anywhere __attribute__((vector_size(2 * W), aligned(1), may_alias));
 
 constexpr int kQuads = W / 4;
@@ -110,6 +111,26 @@ OSCAR_INLINE vf low_halves(vi x) {
 }
 OSCAR_INLINE vf high_halves(vi x) {
   return floats((x >> 3 & 0x0fffe000) | (x & INT32_MIN)) * fill(0x1p112f);
+}
+
+// W bytes, and W signed ones; GCC 12 would widen them one by one.
+OSCAR_INLINE vi load_bytes(const uint8_t* p) {
+#if OSCAR_WIDTH == 8 && defined(__AVX2__)
+  return reinterpret_cast<vi>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif OSCAR_WIDTH == 16 && defined(__AVX512F__)
+  return reinterpret_cast<vi>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(*reinterpret_cast<const vb_anywhere*>(p), vi);
+#endif
+}
+OSCAR_INLINE vi load_bytes(const int8_t* p) {
+#if OSCAR_WIDTH == 8 && defined(__AVX2__)
+  return reinterpret_cast<vi>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif OSCAR_WIDTH == 16 && defined(__AVX512F__)
+  return reinterpret_cast<vi>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(*reinterpret_cast<const vc_anywhere*>(p), vi);
+#endif
 }
 
 // A row's elements [i, i + W) as float32.
