@@ -37,7 +37,7 @@ struct SideFormat {
 struct CacheFormat {
   CacheLayout layout = CacheLayout::native;
   int dim = 0, kv_heads = 0, group = 1;
-  SideFormat k, v;
+  SideFormat k = {}, v = {};
   FloatType scale_zero = FloatType::f32;  // sglang: f32, or bf16
 };
 Status check_format(const CacheFormat& format);
@@ -118,8 +118,8 @@ DecodePlan decode_plan_limits(const CacheFormat& format, int sequences, const st
 Status plan_decode(const CacheFormat& format, const DecodeBatch& batch, const struct DeviceInfo& device,
                    bool fixed, void* memory, int64_t capacity, DecodePlan* plan);
 // `plan_memory` and `workspace` on the device. Asynchronous on `stream`, capturable, no allocation.
-// `overlap`: begin before the preceding kernel of the stream has ended (it must not write pages; q, exact
-// rows and workspace are waited for).
+// `overlap`: begin before the preceding kernel of the stream has ended (it must not write pages, the table
+// or the plan; q, exact rows and workspace are waited for).
 Status decode(const CacheFormat& format, const DecodeInputs& inputs, const DecodePlan& plan,
               const void* plan_memory, void* workspace, const DecodeOutputs& outputs, bool overlap,
               void* stream);

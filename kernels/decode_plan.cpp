@@ -17,10 +17,9 @@ constexpr int64_t aligned(int64_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-// Bytes that one multiprocessor of an H200 gets in a microsecond when all stream, what a round takes when
-// latency alone counts, and a second kernel (docs/kernels.md). Only their ratios matter: they decide how
-// finely work is cut.
-constexpr double kBytesPerMicrosecond = 33e3, kRoundLatency = 0.75, kMerge = 2.0;
+// Bytes that one multiprocessor of an H200 gets in a microsecond when all stream, and what a second kernel
+// takes (docs/kernels.md). They decide how finely work is cut.
+constexpr double kBytesPerMicrosecond = 33e3, kMerge = 1.5, kMergePart = 0.06;
 
 struct Job {
   int sequence, run;  // run: of KV heads
@@ -94,7 +93,7 @@ class Planner {
       (fill(middle, false) <= most ? high : low) = middle;
     }
     const int cut = fill(high, false);
-    const double cut_time = time(high, cut, multiprocessors) + (count_partials() > 0 ? kMerge : 0);
+    const double cut_time = time(high, cut, multiprocessors) + merging();
     if (count_partials() == 0) return;
     double whole_capacity = longest_;
     for (double capacity = longest_; capacity < 4 * longest_; capacity *= 1.1) {
@@ -115,7 +114,13 @@ class Planner {
       }
       slowest = std::max(slowest, rounds);
     }
-    return time(slowest, blocks(), multiprocessors) + (count_partials() > 0 ? kMerge : 0);
+    return time(slowest, blocks(), multiprocessors) + merging();
+  }
+
+  // Microseconds of the second kernel; the more parts a job has, the longer.
+  double merging() {
+    if (count_partials() == 0) return 0;
+    return kMerge + kMergePart * *std::max_element(parts_.begin(), parts_.end());
   }
 
   int blocks() const { return static_cast<int>(block_first_.size()) - 1; }
@@ -127,7 +132,8 @@ class Planner {
     return partials;
   }
 
-  void write(int blocks_wanted, int runs, int32_t* block_first, int32_t* merge_first, Segment* segments) {
+  void write(int blocks_wanted, int runs, int32_t* block_first, int32_t* merge_first,
+             Segment* block_segments) {
     count_partials();
     std::vector<int> slot(jobs_.size());
     std::vector<int> at(jobs_.size());
@@ -140,22 +146,14 @@ class Planner {
       total += parts_[at[i]] > 1 ? parts_[at[i]] : 0;
     }
     merge_first[at.size()] = total;
+    Segment* segments = block_segments + blocks_wanted;
+    for (size_t i = 0; i < segments_.size(); ++i) segments[i] = segment(segments_[i], slot);
     for (int b = 0; b <= blocks_wanted; ++b) block_first[b] = block_first_[std::min(b, blocks())];
-    for (const Piece& piece : segments_) {
-      const Job& job = jobs_[piece.job];
-      const int b = job.sequence, first = batch_.first ? batch_.first[b] : 0,
-                end = std::max(batch_.end[b], first);
-      const int begin_page = job.first_page + piece.page, exact = batch_.exact ? batch_.exact[b] : 0;
-      *segments++ = {b,
-                     job.run * costs_.run,
-                     std::max(first, begin_page * kPage),
-                     std::min(end, (begin_page + piece.pages) * kPage),
-                     0,
-                     piece.last ? exact : 0,
-                     parts_[piece.job] > 1 ? slot[piece.job]++ : -1,
-                     0,
-                     batch_.table_start[b],
-                     exact > 0 ? batch_.exact_start[b] : 0};
+    for (int b = 0; b < blocks_wanted; ++b) {
+      const int count = block_first[b + 1] - block_first[b];
+      if (count > 0) block_segments[b] = segments[block_first[b]];
+      block_segments[b].count = count;
+      block_segments[b].next = block_first[b] + 1;
     }
   }
   size_t segments() const { return segments_.size(); }
@@ -166,11 +164,27 @@ class Planner {
     int page, pages;
     bool last;  // takes the exact tokens
   };
+  Segment segment(const Piece& piece, std::vector<int>& slot) const {
+    const Job& job = jobs_[piece.job];
+    const int b = job.sequence, first = batch_.first ? batch_.first[b] : 0,
+              end = std::max(batch_.end[b], first);
+    const int begin_page = job.first_page + piece.page, exact = batch_.exact ? batch_.exact[b] : 0;
+    Segment s = {};
+    s.sequence = b;
+    s.head = job.run * costs_.run;
+    s.first = std::max(first, begin_page * kPage);
+    s.end = std::min(end, (begin_page + piece.pages) * kPage);
+    s.exact_end = piece.last ? exact : 0;
+    s.partial = parts_[piece.job] > 1 ? slot[piece.job]++ : -1;
+    s.table = batch_.table_start[b];
+    s.exact_table = exact > 0 ? batch_.exact_start[b] : 0;
+    return s;
+  }
   void add(size_t job, int page, int pages, bool last) { segments_.push_back({job, page, pages, last}); }
   int rounds(const Job& job) const { return (job.pages + costs_.warps - 1) / costs_.warps; }
   double time(double rounds, int blocks, int multiprocessors) const {
     const double resident = std::ceil(static_cast<double>(blocks) / multiprocessors);
-    return rounds * std::max(costs_.round_bytes * resident / kBytesPerMicrosecond, kRoundLatency);
+    return rounds * std::max(costs_.round_bytes * resident / kBytesPerMicrosecond, costs_.round_latency);
   }
 
   const PlanCosts& costs_;
@@ -187,7 +201,7 @@ int most_blocks(const PlanCosts& costs, int multiprocessors) {
 
 int64_t bytes_of(int blocks, int64_t jobs, int64_t segments) {
   return aligned(4 * (blocks + 1)) + aligned(4 * (jobs + 1)) +
-         segments * static_cast<int64_t>(sizeof(Segment));
+         (blocks + segments) * static_cast<int64_t>(sizeof(Segment));
 }
 int64_t workspace_of(const CacheFormat& f, const PlanCosts& costs, int64_t partials) {
   return partials * costs.run * f.group * (f.dim + 2) * 4 + 16;
@@ -235,8 +249,8 @@ Status plan_with(const PlanCosts& costs, const CacheFormat& f, const DecodeBatch
   std::memset(memory, 0, static_cast<size_t>(plan->bytes));
   auto* block_first = static_cast<int32_t*>(memory);
   auto* merge_first = block_first + aligned(4 * (plan->blocks + 1)) / 4;
-  auto* segments = reinterpret_cast<Segment*>(merge_first + aligned(4 * (jobs + 1)) / 4);
-  planner.write(plan->blocks, runs, block_first, merge_first, segments);
+  auto* block_segments = reinterpret_cast<Segment*>(merge_first + aligned(4 * (jobs + 1)) / 4);
+  planner.write(plan->blocks, runs, block_first, merge_first, block_segments);
   return {};
 } catch (const std::bad_alloc&) {
   return {"decode plan: out of memory"};
@@ -246,8 +260,8 @@ PlanView plan_view(const cuda::DecodePlan& plan, int run, const void* memory) {
   const int64_t jobs = plan.heads / run;
   const auto* block_first = static_cast<const int32_t*>(memory);
   const auto* merge_first = block_first + aligned(4 * (plan.blocks + 1)) / 4;
-  return {block_first, reinterpret_cast<const Segment*>(merge_first + aligned(4 * (jobs + 1)) / 4),
-          merge_first};
+  const auto* block_segments = reinterpret_cast<const Segment*>(merge_first + aligned(4 * (jobs + 1)) / 4);
+  return {block_first, block_segments + plan.blocks, merge_first, block_segments};
 }
 
 namespace cuda {

@@ -120,19 +120,25 @@ struct SegmentOutput {
   int64_t query;  // of the first head: index into (sequences, query heads)
   int sink_head;  // the same within the model's query heads
 };
-template <int D, int NT>
+template <int D, int NT, int kMostWarps>
 OSCAR_DEVICE void combine(const float* rows, int stride, int warps, int heads, const SegmentOutput& out) {
   for (int at = 2 * threadIdx.x; at < heads * D; at += 2 * blockDim.x) {
     const int head = at / D;
     float m = -INFINITY, x = 0.f, y = 0.f, l = 0.f;
-    for (int w = 0; w < warps; ++w) m = fmaxf(m, rows[w * stride + 4 * NT * D + 2 * head]);
-    for (int w = 0; w < warps; ++w) {
+#pragma unroll
+    for (int w = 0; w < kMostWarps; ++w) {
+      if (w < warps) m = fmaxf(m, rows[w * stride + 4 * NT * D + 2 * head]);
+    }
+#pragma unroll
+    for (int w = 0; w < kMostWarps; ++w) {
+      if (w >= warps) break;
       const float* row = rows + w * stride;
-      const float mw = row[4 * NT * D + 2 * head], f = mw == -INFINITY ? 0.f : exp2_approx(mw - m);
+      const float2 ml = *reinterpret_cast<const float2*>(row + 4 * NT * D + 2 * head);
+      const float f = ml.x == -INFINITY ? 0.f : exp2_approx(ml.x - m);
       const float2 v = *reinterpret_cast<const float2*>(row + at);
       x = fmaf(f, v.x, x);
       y = fmaf(f, v.y, y);
-      l = fmaf(f, row[4 * NT * D + 2 * head + 1], l);
+      l = fmaf(f, ml.y, l);
     }
     const bool first = at % D == 0;
     if (out.partial < 0) {

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/int2_native.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/int2_launch.h"
 
 namespace oscar::cuda {
 
@@ -16,20 +17,53 @@ struct NativeArguments {
   int kv_heads, group, passes;
 };
 
+// The pages of a segment that are a warp's own: every kWarps-th.
+template <int kBytes, int kWarps>
+struct OwnPages {
+  const int32_t* table;
+  const uint8_t* from;
+  int64_t stride;
+  int first, count, ids;
+
+  OSCAR_DEVICE OwnPages(const NativeArguments& args, const Segment& s, int warp)
+      : from(args.in.pages + int64_t{s.head} * kBytes), stride(int64_t{args.kv_heads} * kBytes) {
+    first = (s.first >> 6) + warp;
+    table = args.in.table + s.table + first;
+    count = s.end > s.first ? max(0, ((s.end + 63) / 64 - first + kWarps - 1) / kWarps) : 0;
+    ids = 0;
+  }
+  // Begins the copy of page k; in the order of k, ids come 32 at a time.
+  OSCAR_DEVICE void copy(int k, uint32_t to, uint32_t barrier, int lane) {
+    if (k < count) {
+      if ((k & 31) == 0) ids = k + lane < count ? __ldg(table + (k + lane) * kWarps) : 0;
+      const uint8_t* at = from + __shfl_sync(kWarp, ids, k & 31) * stride;
+      if constexpr (kBulkCopies) {
+        if (lane == 0) {
+          barrier_expect(barrier, kBytes);
+          bulk_copy(to, at, kBytes, barrier);
+        }
+      } else {
+        for (int i = lane; i < kBytes / 16; i += 32) copy16(to + 16 * i, at + 16 * i);
+      }
+    }
+    if constexpr (!kBulkCopies) copy_commit();
+  }
+};
+
 template <class Shape, int kWarps, int kStages, int kResident>
 __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
     const __grid_constant__ NativeArguments args) {
   launch_dependents();
   using Page = NativePage<Shape>;
-  constexpr int D = Shape::D, NT = Shape::NT, kBytes = Page::kBytes;
-  constexpr int kOwn = kStages * kBytes + Shape::kWeightBytes;  // of a warp; its output lies over its stages
-  static_assert(4 * 4 * NT * (D + 2) <= kOwn && 2 * kExactTokens * kExactPitch<D> <= kStages * kBytes &&
-                kOwn % 128 == 0);
+  constexpr int D = Shape::D, NT = Shape::NT, kBytes = Page::kBytes, kOutput = 4 * NT * (D + 2);
+  constexpr int kOwn = kStages * kBytes + Shape::kWeightBytes;  // of a warp; the outputs of all come after
+  static_assert(2 * kExactTokens * kExactPitch<D> <= kStages * kBytes && kOwn % 128 == 0);
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kStages];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const uint32_t stages = shared_address(memory) + warp * kOwn, weights = stages + kStages * kBytes;
   const uint32_t barrier = shared_address(barriers) + 8 * kStages * warp;
+  float* outputs = reinterpret_cast<float*>(memory + kWarps * kOwn);
   if (lane < kStages) barrier_init(barrier + 8 * lane);
   barrier_init_fence();
   __syncwarp();
@@ -37,47 +71,28 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
   const int heads = min(4 * NT, args.group - head0), query_heads = args.kv_heads * args.group;
   int stage = 0;
   unsigned phase = 0;
-  bool waited = false;
-  for (int s = __ldg(args.plan.block_first + block); s < __ldg(args.plan.block_first + block + 1); ++s) {
-    const Segment segment = args.plan.segments[s];
-    const int first_page = segment.first >> 6, pages = (segment.end + 63) / 64 - first_page;
-    const int own = segment.end > segment.first ? max(0, (pages - warp + kWarps - 1) / kWarps) : 0;
-    const int32_t* table = args.in.table + segment.table + first_page + warp;
-    const uint8_t* from = args.in.pages + int64_t{segment.head} * kBytes;
-    int ids = 0;
-    const auto issue = [&](int page, int to) {
-      if ((page & 31) == 0) ids = page + lane < own ? __ldg(table + (page + lane) * kWarps) : 0;
-      const int64_t id = __shfl_sync(kWarp, ids, page & 31);
-      const uint8_t* at = from + id * args.kv_heads * kBytes;
-      if constexpr (kBulkCopies) {
-        if (lane == 0) {
-          barrier_expect(barrier + 8 * to, kBytes);
-          bulk_copy(stages + to * kBytes, at, kBytes, barrier + 8 * to);
-        }
-      } else {
-        for (int i = lane; i < kBytes / 16; i += 32) copy16(stages + to * kBytes + 16 * i, at + 16 * i);
-      }
-    };
-    const auto commit = [&] {
-      if constexpr (!kBulkCopies) copy_commit();
-    };
+  Segment segment = args.plan.block_segments[block];
+  const int segments = segment.count, next = segment.next;
+  OwnPages<kBytes, kWarps> pages(args, segment, warp);
+  const auto fill = [&] {
     for (int k = 0; k < kStages; ++k) {
-      if (k < own) issue(k, (stage + k) % kStages);
-      commit();
+      const int to = (stage + k) % kStages;
+      pages.copy(k, stages + to * kBytes, barrier + 8 * to, lane);
     }
-    if (!waited) wait_preceding();
-    waited = true;
+  };
+  if (segments == 0) return;
+  fill();
+  wait_preceding();
+  for (int s = 0; s < segments; ++s) {
     const int64_t query = int64_t{segment.sequence} * query_heads + segment.head * args.group + head0;
-    const QueryRows rows{
-        args.in.q_type == FloatType::bf16
-            ? static_cast<const void*>(static_cast<const __nv_bfloat16*>(args.in.q) + query * D)
-            : static_cast<const void*>(static_cast<const float*>(args.in.q) + query * D),
-        args.in.q_type == FloatType::bf16, heads, args.in.scale * kLog2e, args.in.softcap * kLog2e};
+    const bool bf16 = args.in.q_type == FloatType::bf16;
+    const QueryRows rows{static_cast<const char*>(args.in.q) + query * D * (bf16 ? 2 : 4), bf16, heads,
+                         args.in.scale * kLog2e, args.in.softcap * kLog2e};
     Int2Query<Shape> q;
     make_query<Shape, Page>(q, rows, args.in.k_mean ? args.in.k_mean + segment.head * D : nullptr, lane);
     AttentionState<D, NT, Shape::G> state;
     state.init();
-    for (int k = 0; k < own; ++k) {
+    for (int k = 0; k < pages.count; ++k) {
       if constexpr (kBulkCopies) {
         barrier_wait(barrier + 8 * stage, phase);
       } else {
@@ -85,16 +100,15 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
         __syncwarp();
       }
       const Page page{stages + stage * kBytes, lane};
-      const int token = (first_page + warp + k * kWarps) * 64;
-      const int first = segment.first - token, end = segment.end - token;
+      const int token = (pages.first + k * kWarps) * 64, first = segment.first - token,
+                end = segment.end - token;
       if (first > 0 || end < 64 || rows.softcap > 0.f) {
         attend_tile<Shape, true>(page, q, state, weights, lane, first, end, rows.softcap);
       } else {
         attend_tile<Shape, false>(page, q, state, weights, lane, 0, 64, 0.f);
       }
       __syncwarp();
-      if (k + kStages < own) issue(k + kStages, stage);
-      commit();
+      pages.copy(k + kStages, stages + stage * kBytes, barrier + 8 * stage, lane);
       if (++stage == kStages) {
         stage = 0;
         phase ^= 1;
@@ -108,29 +122,36 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
     state.template finish_codes<Page>(lane, q.shift,
                                       args.in.v_mean ? args.in.v_mean + segment.head * D : nullptr);
     if (segment.exact_end > segment.exact) {
-      const int64_t stride = int64_t{args.kv_heads} * D;
       const ExactRows exact{args.in.exact_k + segment.head * D,
                             args.in.exact_v + segment.head * D,
                             args.in.exact_slots + segment.exact_table,
-                            stride,
+                            int64_t{args.kv_heads} * D,
                             segment.exact,
                             segment.exact_end};
       attend_exact(state, exact, rows, warp, kWarps, stages, lane);
+      order_before_bulk_copies();
+      __syncwarp();
     }
-    state.leave(lane, reinterpret_cast<float*>(memory + warp * kOwn));
+    const Segment done = segment;
+    if (s + 1 < segments) {  // its first pages come while this segment's outputs are combined
+      segment = args.plan.segments[next + s];
+      pages = OwnPages<kBytes, kWarps>(args, segment, warp);
+      fill();
+    }
+    state.leave(lane, outputs + warp * kOutput);
     __syncthreads();
-    combine<D, NT>(
-        reinterpret_cast<const float*>(memory), kOwn / 4, kWarps, heads,
-        {args.parts, segment.partial, args.group, head0, args.in.sink_logits, args.out.o, args.out.lse,
-         args.out.o_type == FloatType::bf16, query, segment.head * args.group + head0});
-    order_before_bulk_copies();
+    combine<D, NT, kWarps>(
+        outputs, kOutput, kWarps, heads,
+        {args.parts, done.partial, args.group, head0, args.in.sink_logits, args.out.o, args.out.lse,
+         args.out.o_type == FloatType::bf16, query, done.head * args.group + head0});
     __syncthreads();
   }
 }
 
 template <class Shape, int kWarps, int kStages, int kResident>
 cudaError_t launch_native(const DecodeLaunch& d, int passes) {
-  constexpr int kShared = kWarps * (kStages * NativePage<Shape>::kBytes + Shape::kWeightBytes);
+  constexpr int kShared =
+      kWarps * (kStages * NativePage<Shape>::kBytes + Shape::kWeightBytes + 16 * Shape::NT * (Shape::D + 2));
   auto* kernel = decode_int2_native<Shape, kWarps, kStages, kResident>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
@@ -141,16 +162,14 @@ cudaError_t launch_native(const DecodeLaunch& d, int passes) {
   return launch_kernel(kernel, d.plan.blocks * passes, 32 * kWarps, kShared, d.overlap, d.stream, args);
 }
 
-// Warps a block, stages and resident blocks for each D; more than four heads in one pass where registers
-// allow.
 template <int D, int G>
 cudaError_t launch_native_dim(const DecodeLaunch& d) {
-  constexpr int kWarps = D > 128 ? 4 : 8;
-  if constexpr (D <= 128) {
-    if (d.format.group > 4)
-      return launch_native < Int2Shape<D, G, 2>, kWarps, 2, D == 64 ? 2 : 1 > (d, (d.format.group + 7) / 8);
+  constexpr Int2Launch kOne = int2_native_launch(D, G, 1), kTwo = int2_native_launch(D, G, 8);
+  const int passes = int2_native_launch(D, G, d.format.group).passes;
+  if constexpr (kTwo.tiles == 2) {
+    if (d.format.group > 4) return launch_native<Int2Shape<D, G, 2>, kTwo.warps, 2, kTwo.resident>(d, passes);
   }
-  return launch_native<Int2Shape<D, G, 1>, kWarps, 2, 2>(d, (d.format.group + 3) / 4);
+  return launch_native<Int2Shape<D, G, 1>, kOne.warps, 2, kOne.resident>(d, passes);
 }
 
 }  // namespace oscar::cuda

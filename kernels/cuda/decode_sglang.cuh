@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/cuda/int2_sglang.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/int2_launch.h"
 
 namespace oscar::cuda {
 
@@ -32,8 +33,10 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
   const int block = blockIdx.x / args.passes, head0 = blockIdx.x % args.passes * 4 * NT;
   const int heads = min(4 * NT, args.group - head0), query_heads = args.kv_heads * args.group;
   bool waited = false;
-  for (int s = __ldg(args.plan.block_first + block); s < __ldg(args.plan.block_first + block + 1); ++s) {
-    const Segment segment = args.plan.segments[s];
+  Segment segment = args.plan.block_segments[block];
+  const int segments = segment.count, next = segment.next;
+  for (int s = 0; s < segments; ++s) {
+    if (s > 0) segment = args.plan.segments[next + s - 1];
     const int tokens = max(0, segment.end - segment.first), tiles = (tokens + tile_tokens - 1) / tile_tokens;
     const int32_t* table = args.in.table + segment.table + segment.first;
     const auto fetch_ids = [&](int tile) {
@@ -42,32 +45,39 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
                       table + min(tile * tile_tokens + i, tokens - 1));
       }
     };
-    // Heads of a token lie together: a thread copies pieces of whatever head they belong to into that warp's
-    // region.
+    // Heads of a token lie together: a thread copies pieces of one head, of every so many tokens, into that
+    // warp's region.
     const auto issue = [&](int tile) {
       if (tile >= tiles) return;
       const int32_t* slots = ids[tile % kIdStages];
       const uint32_t stage = stages + tile % kStages * kStage;
       constexpr int kPieces = Tile::kRow / 16;
-      for (int i = threadIdx.x; i < 64 * kWarps * kPieces; i += kThreads) {
-        const int piece = i % kPieces, head = i / kPieces & (run - 1), token = i / kPieces >> shift,
-                  at = token & 63;
-        const uint32_t to = stage + ((token >> 6) * run + head) * Tile::kBytes + 16 * piece;
-        const int64_t from =
-            (int64_t{slots[token]} * args.kv_heads + segment.head + head) * Tile::kRow + 16 * piece;
-        copy16(to + Tile::key_at(at), args.in.k_codes + from);
-        copy16(to + Tile::kCodes + Tile::kMeta + Tile::value_at(at), args.in.v_codes + from);
+      {
+        const int piece = threadIdx.x % kPieces, head = threadIdx.x / kPieces & (run - 1);
+        const int first = threadIdx.x / kPieces >> shift, step = kThreads / kPieces >> shift;
+        const int from = (segment.head + head) * Tile::kRow + 16 * piece, stride = args.kv_heads * Tile::kRow;
+#pragma unroll
+        for (int n = 0; n < 64 * kWarps * kPieces / kThreads; ++n) {
+          const int token = first + n * step, at = token & 63;
+          const uint32_t to = stage + ((token >> 6 << shift) + head) * Tile::kBytes + 16 * piece;
+          const int64_t row = static_cast<int64_t>(slots[token]) * stride + from;
+          copy16(to + Tile::key_at(at), args.in.k_codes + row);
+          copy16(to + Tile::kCodes + Tile::kMeta + Tile::value_at(at), args.in.v_codes + row);
+        }
       }
-      for (int i = threadIdx.x; i < 64 * kWarps * Shape::G; i += kThreads) {
-        const int h = i % Shape::G, head = i / Shape::G & (run - 1), token = i / Shape::G >> shift,
-                  at = token & 63;
-        const uint32_t to =
-            stage + ((token >> 6) * run + head) * Tile::kBytes + Tile::kCodes + Tile::meta_at(at, h);
-        const int64_t from =
-            ((int64_t{slots[token]} * args.kv_heads + segment.head + head) * Shape::G + h) * 2;
-        copy_small<Tile::kPair>(to, static_cast<const Meta*>(args.in.k_scale_zero) + from);
+      const int h = threadIdx.x % Shape::G, head = threadIdx.x / Shape::G & (run - 1);
+      const int first = threadIdx.x / Shape::G >> shift, step = kThreads / Shape::G >> shift;
+      const int from = ((segment.head + head) * Shape::G + h) * Tile::kPair,
+                stride = args.kv_heads * Shape::G * Tile::kPair;
+#pragma unroll
+      for (int n = 0; n < 64 * kWarps * Shape::G / kThreads; ++n) {
+        const int token = first + n * step;
+        const uint32_t to = stage + ((token >> 6 << shift) + head) * Tile::kBytes + Tile::kCodes +
+                            Tile::meta_at(token & 63, h);
+        const int64_t pair = static_cast<int64_t>(slots[token]) * stride + from;
+        copy_small<Tile::kPair>(to, static_cast<const uint8_t*>(args.in.k_scale_zero) + pair);
         copy_small<Tile::kPair>(to + Tile::kCodes + Tile::kMeta,
-                                static_cast<const Meta*>(args.in.v_scale_zero) + from);
+                                static_cast<const uint8_t*>(args.in.v_scale_zero) + pair);
       }
     };
     for (int k = 0; k < kStages; ++k) fetch_ids(k);
@@ -128,10 +138,11 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
     __syncthreads();
     for (int h = 0; h < run; ++h) {
       const int head_of = (segment.head + h) * args.group + head0;
-      combine<D, NT>(reinterpret_cast<const float*>(memory + h * kOwn), run * kOwn / 4, parts, heads,
-                     {args.parts, segment.partial, run * args.group, h * args.group + head0,
-                      args.in.sink_logits, args.out.o, args.out.lse, args.out.o_type == FloatType::bf16,
-                      int64_t{segment.sequence} * query_heads + head_of, head_of});
+      combine<D, NT, kWarps>(
+          reinterpret_cast<const float*>(memory + h * kOwn), run * kOwn / 4, parts, heads,
+          {args.parts, segment.partial, run * args.group, h * args.group + head0, args.in.sink_logits,
+           args.out.o, args.out.lse, args.out.o_type == FloatType::bf16,
+           int64_t{segment.sequence} * query_heads + head_of, head_of});
     }
     __syncthreads();
   }
@@ -157,10 +168,12 @@ cudaError_t launch_sglang(const DecodeLaunch& d, int passes) {
 
 template <int D, class Meta, int G>
 cudaError_t launch_sglang_groups(const DecodeLaunch& d) {
-  if constexpr (D <= 128) {
-    if (d.format.group > 4) return launch_sglang<Int2Shape<D, G, 2>, Meta, 1>(d, (d.format.group + 7) / 8);
+  constexpr Int2Launch kOne = int2_sglang_launch(D, 1), kTwo = int2_sglang_launch(D, 8);
+  const int passes = int2_sglang_launch(D, d.format.group).passes;
+  if constexpr (kTwo.tiles == 2) {
+    if (d.format.group > 4) return launch_sglang<Int2Shape<D, G, 2>, Meta, kTwo.resident>(d, passes);
   }
-  return launch_sglang < Int2Shape<D, G, 1>, Meta, D <= 128 ? 2 : 1 > (d, (d.format.group + 3) / 4);
+  return launch_sglang<Int2Shape<D, G, 1>, Meta, kOne.resident>(d, passes);
 }
 template <int D, class Meta>
 cudaError_t launch_sglang_dim(const DecodeLaunch& d) {

@@ -20,9 +20,40 @@ struct QueryRows {
   float scale;    // * log2 e
   float softcap;  // * log2 e; 0: none
 };
-OSCAR_DEVICE float query_at(const QueryRows& q, int64_t at) {
-  return q.bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(q.q)[at])
-                : static_cast<const float*>(q.q)[at];
+// Two neighbouring channels from an even one on; zeros for a head that does not exist.
+OSCAR_DEVICE float2 query_pair(const QueryRows& q, int head, int64_t at) {
+  if (head >= q.heads) return make_float2(0.f, 0.f);
+  if (!q.bf16) return *reinterpret_cast<const float2*>(static_cast<const float*>(q.q) + at);
+  return __bfloat1622float2(
+      *reinterpret_cast<const __nv_bfloat162*>(static_cast<const __nv_bfloat16*>(q.q) + at));
+}
+// x[i] = four neighbouring channels from at(i) on, a multiple of four. All loads are under way before the
+// first is used.
+template <int kCount, class At>
+OSCAR_DEVICE void query_fours(const QueryRows& q, int head, At&& at, float4 (&x)[kCount]) {
+  const int row = min(head, q.heads - 1);
+  if (q.bf16) {
+    uint2 raw[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      raw[i] = __ldg(reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(q.q) + at(row, i)));
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float2 a = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw[i].x)),
+                   b = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw[i].y));
+      x[i] = make_float4(a.x, a.y, b.x, b.y);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(q.q) + at(row, i)));
+    }
+  }
+  if (head >= q.heads) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
 }
 OSCAR_DEVICE float capped(float x, float cap) {
   return cap > 0.f ? cap * tanhf(x / cap) : x;
@@ -77,9 +108,8 @@ OSCAR_DEVICE void attend_exact(AttentionState<D, NT, G>& state, const ExactRows&
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int64_t at = int64_t{head} * D + 16 * step + 8 * half + 2 * t;
-          const float x = head < query.heads ? query_at(query, at) : 0.f;
-          const float y = head < query.heads ? query_at(query, at + 1) : 0.f;
-          b[half] = bf16_pair(limb_of(x, g & 1), limb_of(y, g & 1));
+          const float2 x = query_pair(query, head, at);
+          b[half] = bf16_pair(limb_of(x.x, g & 1), limb_of(x.y, g & 1));
         }
         const uint32_t a = buffer + g * kPitch + 32 * step + 4 * t;
         product_bf16(s, load_shared(a), load_shared(a + 8 * kPitch), load_shared(a + 16),

@@ -40,18 +40,26 @@ OSCAR_DEVICE void make_query(Int2Query<Shape>& out, const QueryRows& rows, const
 #pragma unroll
   for (int n = 0; n < Shape::NT; ++n) {
     const int head = 4 * n + (g >> 1);
-    const bool there = head < rows.heads;
-    float largest = 1e-20f, mean = 0.f;
+    float4 loaded[2 * Shape::kBlocks];
+    query_fours(
+        rows, head,
+        [&](int row, int i) { return int64_t{row} * D + Layout::template channel<D>(i / 2, i % 2, t, 0); },
+        loaded);
+    float largest = 1e-20f, mean = 0.f, x[Shape::kBlocks][2][4];
 #pragma unroll
     for (int block = 0; block < Shape::kBlocks; ++block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const float4 v = loaded[2 * block + half];
+        x[block][half][0] = v.x;
+        x[block][half][1] = v.y;
+        x[block][half][2] = v.z;
+        x[block][half][3] = v.w;
+        const int channel = Layout::template channel<D>(block, half, t, 0);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int channel = Layout::template channel<D>(block, half, t, j);
-          const float x = there ? query_at(rows, int64_t{head} * D + channel) : 0.f;
-          largest = fmaxf(largest, fabsf(x));
-          if (k_mean) mean = fmaf(x, k_mean[channel], mean);
+          largest = fmaxf(largest, fabsf(x[block][half][j]));
+          if (k_mean) mean = fmaf(x[block][half][j], __ldg(k_mean + channel + j), mean);
         }
       }
     }
@@ -70,9 +78,7 @@ OSCAR_DEVICE void make_query(Int2Query<Shape>& out, const QueryRows& rows, const
         unsigned packed = 0;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int channel = Layout::template channel<D>(block, half, t, j);
-          const float x = there ? query_at(rows, int64_t{head} * D + channel) : 0.f;
-          const int q = __float2int_rn(x * (half ? fixed * 0.25f : fixed));
+          const int q = __float2int_rn(x[block][half][j] * (half ? fixed * 0.25f : fixed));
           sums[Layout::template group<Shape>(block, half)] += half ? 4 * q : q;
           const int high = (q + 128) >> 8, low = q - (high << 8);
           packed |= static_cast<unsigned>(((g & 1) ? low : high) & 255) << (8 * j);

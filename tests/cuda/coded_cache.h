@@ -15,7 +15,7 @@
 namespace oscar {
 
 inline uint16_t bf16_bits(float x) {
-  return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) + 0x8000u >> 16);
+  return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + 0x8000u) >> 16);
 }
 
 struct CodedCache {

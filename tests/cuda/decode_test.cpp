@@ -13,11 +13,11 @@ namespace {
 
 constexpr double kBound = 3e-4;
 
-struct Run {
+struct Result {
   std::vector<float> o, lse;
 };
 
-Run run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false) {
+Result run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false) {
   const DeviceArray<uint16_t> q(c.q), exact_k(c.exact_k), exact_v(c.exact_v);
   const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
   const DeviceArray<uint8_t> pages(c.pages), k_codes(c.k_codes), v_codes(c.v_codes), k_sz(c.k_scale_zero),
@@ -57,7 +57,7 @@ double error_of(const CodedCache& c, const DecodeInputs& in, const DeviceInfo& d
   std::vector<double> o(static_cast<size_t>(c.queries()) * c.format.dim),
       lse(static_cast<size_t>(c.queries()));
   require(decode_reference(c.format, c.batch(), in, o.data(), lse.data()));
-  const Run got = run(c, in, device, fixed);
+  const Result got = run(c, in, device, fixed);
   double difference = 0, power = 0;
   for (size_t i = 0; i < o.size(); ++i) {
     difference += (got.o[i] - o[i]) * (got.o[i] - o[i]);
@@ -161,7 +161,7 @@ TEST(Decode, WindowsSinksMeansAndRanges) {
 TEST(Decode, SameBytesEveryTime) {
   OSCAR_NEEDS_DEVICE(device);
   const CodedCache c = ragged({CacheLayout::native, 128, 8, 4}, 3, false, 40);
-  const Run a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
+  const Result a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
   EXPECT_EQ(a.o, b.o);
   EXPECT_EQ(a.lse, b.lse);
 }
