@@ -18,8 +18,13 @@
 #include "kernels/simd/decode_rows.inl"
 //
 #include "kernels/simd/decode_int2.inl"
+#include "kernels/simd/decode_int2_keys.inl"
+#include "kernels/simd/decode_int2_values.inl"
 #include "kernels/simd/decode_sglang.inl"
 #include "kernels/simd/decode_words.inl"
+//
+#include "kernels/simd/decode_word_keys.inl"
+#include "kernels/simd/decode_word_values.inl"
 //
 #include "kernels/simd/decode.inl"
 //

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "kernels/half.h"
 #include "tests/kernels/decode_sample.h"
@@ -180,7 +181,7 @@ TEST(Decode, TypesOfQueriesAndOutputs) {
 TEST(Decode, SameBitsWhateverTheThreadsAndTheCompany) {
   const int threads = omp_get_max_threads();
   for (const CacheFormat& format : kinds(64, 3)) {
-    const DecodeSample sample({format, {9000, 100, 3000}, {}, {300, 5, 0}});
+    DecodeSample sample({format, {9000, 100, 3000}, {}, {300, 5, 0}});
     each_level([&](const KernelTable& level) {
       omp_set_num_threads(1);
       const Output one = run(level, sample);
@@ -188,6 +189,19 @@ TEST(Decode, SameBitsWhateverTheThreadsAndTheCompany) {
         omp_set_num_threads(count);
         EXPECT_TRUE(run(level, sample) == one) << count << " threads";
       }
+      const DecodeBatch all = sample.batch;
+      const auto* q = static_cast<const uint16_t*>(sample.inputs.q);
+      for (int b = 0; b < 3; ++b) {
+        sample.batch = {1, nullptr, all.end + b, all.table_start + b, all.exact + b, all.exact_start + b};
+        const int64_t queries = sample.queries(), values = queries * 64;
+        sample.inputs.q = q + b * values;
+        const Output alone = run(level, sample);
+        EXPECT_TRUE(std::ranges::equal(alone.o, std::span(one.o).subspan(b * values, values)))
+            << "sequence " << b;
+        EXPECT_TRUE(std::ranges::equal(alone.lse, std::span(one.lse).subspan(b * queries, queries)));
+      }
+      sample.batch = all;
+      sample.inputs.q = q;
     });
   }
   omp_set_num_threads(threads);

@@ -1,0 +1,30 @@
+# Installs the kernels into a folder that is removed again, builds the project beside this file against it and runs it.
+#   cmake -D BUILD=<build tree> -D GENERATOR=... -D COMPILER=... -D FLAGS=... -P run.cmake
+set(scratch ${BUILD}/install-test)
+function(must)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  if(NOT code EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\nexit code ${code}\n${out}")
+  endif()
+endfunction()
+file(REMOVE_RECURSE ${scratch})
+must(${CMAKE_COMMAND} --install ${BUILD} --component kernels --prefix ${scratch}/prefix)
+
+# Every installed header stands alone: it includes standard and installed headers only.
+file(GLOB headers RELATIVE ${scratch}/prefix/include/oscar ${scratch}/prefix/include/oscar/kernels/*.h)
+list(LENGTH headers count)
+if(count LESS 10)
+  message(FATAL_ERROR "only ${count} headers were installed")
+endif()
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/main.cpp DESTINATION ${scratch}/engine)
+foreach(header ${headers})
+  string(MAKE_C_IDENTIFIER ${header} name)
+  file(WRITE ${scratch}/engine/${name}.cpp "#include \"${header}\"\n")
+  file(APPEND ${scratch}/engine/CMakeLists.txt "target_sources(engine PRIVATE ${name}.cpp)\n")
+endforeach()
+must(${CMAKE_COMMAND} -S ${scratch}/engine -B ${scratch}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
+  -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${scratch}/prefix)
+must(${CMAKE_COMMAND} --build ${scratch}/build)
+must(${scratch}/build/engine)
+file(REMOVE_RECURSE ${scratch})
