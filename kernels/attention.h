@@ -1,8 +1,10 @@
 // Causal attention of one KV head of one sequence: the heaviest kernel of the calibration forward.
 //
-//   l[j,t,s] = scale * q[t,j].k[s]                        s <= t (and s > t - sliding_window where there is
-//   one) lse[j,t] = log sum over s of exp(l[j,t,s])            natural logarithm o[t,j]   = sum over s of
-//   exp(l[j,t,s] - lse[j,t]) v[s]
+//   l[j,t,s] = scale * q[t,j].k[s]               s <= t (and s > t - sliding_window where there is one)
+//              or cap * tanh(that / cap), where there is a logit_cap
+//   lse[j,t] = log sum over s of exp(l[j,t,s])   natural logarithm; with sink_logits exp(sink_logits[j]) is in
+//              the sum too: a share of the softmax that goes to no value
+//   o[t,j]   = sum over s of exp(l[j,t,s] - lse[j,t]) v[s]
 #pragma once
 #include <cstdint>
 
@@ -22,6 +24,8 @@ struct AttentionProblem {
   int64_t v_stride;
   int64_t o_stride;    // o[t * o_stride + j * dim_v + i]
   int64_t lse_stride;  // lse[j * lse_stride + t]
+  float logit_cap = 0;                 // 0: none
+  const float* sink_logits = nullptr;  // (group), finite; nullptr: none
 };
 
 // One thread; scratch memory is a packed copy of k and v and a few tiles. Every query is summed in an order of its own:

@@ -16,10 +16,12 @@ void causal_attention_reference(const AttentionProblem& problem, float* o, float
       for (int64_t s = first; s <= t; ++s) {
         double dot = 0;
         for (int i = 0; i < p.dim_k; ++i) dot += double(q[i]) * p.k[s * p.k_stride + i];
-        weights.push_back(p.scale * dot);
+        const double l = p.scale * dot;
+        weights.push_back(p.logit_cap > 0 ? p.logit_cap * std::tanh(l / p.logit_cap) : l);
       }
-      const double top = *std::ranges::max_element(weights);
-      double sum = 0;
+      double top = *std::ranges::max_element(weights);
+      if (p.sink_logits) top = std::max<double>(top, p.sink_logits[j]);
+      double sum = p.sink_logits ? std::exp(p.sink_logits[j] - top) : 0;
       for (double& weight : weights) sum += weight = std::exp(weight - top);
       std::vector<double> out(p.dim_v);
       for (int64_t s = first; s <= t; ++s) {

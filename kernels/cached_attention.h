@@ -1,7 +1,7 @@
 // Causal attention of one KV head of one sequence that reads its history from codes, as a server does.
 //
 // For query t, keys and values s in Hist(t) = { s : sink <= s <= t - recent } come from the codes, all others
-// are exact; one softmax over both. Otherwise as causal_attention.
+// are exact; one softmax over both, its cap and sink logits those of `exact`. Otherwise as causal_attention.
 #pragma once
 #include <cstdint>
 

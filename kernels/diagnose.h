@@ -23,13 +23,17 @@ struct DiagnoseProblem {
   const float* k;          // (T, dim_k) contiguous
   const float* v;          // (T, dim_v) contiguous
   CodeRows k_codes, v_codes;
+  float logit_cap = 0;                 // as in kernels/attention.h; 0: none
+  const float* sink_logits = nullptr;  // (H), in the softmax of both p and p^; nullptr: none
 };
 
 // Per measured query n = t - first_query and head j; caller's memory, all overwritten. p: exact softmax, p^: with k^.
+// l is what the softmax takes: scale q.k, after the cap where there is one. A sink logit is one outcome more of p and
+// p^ in the KL, the same logit in both; it is no key, and never the argmax.
 struct DiagnoseResult {
   double* kl;              // (H, N) KL(p || p^), nats
   uint8_t* top1;           // (H, N) 1 where argmax p == argmax p^ (the lowest position wins ties)
-  double* logit_error;     // (H, N) sum over visible s of (l - l^)^2, l = scale q.k
+  double* logit_error;     // (H, N) sum over visible s of (l - l^)^2
   double* logit_power;     // (H, N) sum over visible s of l^2
   float* o;                // (N, H, dim_v) p  V    exact
   float* o_codes;          // (N, H, dim_v) p^ V^   both quantised

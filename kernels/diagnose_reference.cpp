@@ -13,10 +13,11 @@ double dot(const float* a, const float* b, int n) {
   return sum;
 }
 
-// Scores become probabilities; returns the log-sum-exp.
-double softmax(std::vector<double>& scores) {
-  const double top = *std::ranges::max_element(scores);
-  double sum = 0;
+// Scores become probabilities; returns the log-sum-exp, that of `extra` too where there is one.
+double softmax(std::vector<double>& scores, const float* extra) {
+  double top = *std::ranges::max_element(scores);
+  if (extra) top = std::max<double>(top, *extra);
+  double sum = extra ? std::exp(*extra - top) : 0;
   for (const double score : scores) sum += std::exp(score - top);
   const double lse = top + std::log(sum);
   for (double& score : scores) score = std::exp(score - lse);
@@ -38,15 +39,18 @@ void diagnose_reference(const DiagnoseProblem& problem, const DiagnoseResult& re
   for (int64_t n = 0; n < measured; ++n) {
     const int64_t t = p.first_query + n;
     const int64_t first = p.sliding_window > 0 && t >= p.sliding_window ? t - p.sliding_window + 1 : 0;
+    const auto logit = [&](const float* q, const float* k) {
+      const double l = p.scale * dot(q, k, p.dim_k);
+      return p.logit_cap > 0 ? p.logit_cap * std::tanh(l / p.logit_cap) : l;
+    };
     const auto in_history = [&](int64_t s) { return s >= begin && s <= t - p.recent; };
     for (int j = 0; j < p.group; ++j) {
       const float* q = p.q + t * p.q_stride + static_cast<int64_t>(j) * p.dim_k;
       std::vector<double> exact, coded_keys;
       double error = 0, power = 0;
       for (int64_t s = first; s <= t; ++s) {
-        const double l = p.scale * dot(q, p.k + s * p.dim_k, p.dim_k);
-        const double l_codes =
-            in_history(s) ? p.scale * dot(q, k_codes.data() + (s - begin) * p.dim_k, p.dim_k) : l;
+        const double l = logit(q, p.k + s * p.dim_k);
+        const double l_codes = in_history(s) ? logit(q, k_codes.data() + (s - begin) * p.dim_k) : l;
         exact.push_back(l);
         coded_keys.push_back(l_codes);
         error += (l - l_codes) * (l - l_codes);
@@ -58,7 +62,8 @@ void diagnose_reference(const DiagnoseProblem& problem, const DiagnoseResult& re
       result.top1[out] = std::ranges::max_element(exact) - exact.begin() ==
                          std::ranges::max_element(coded_keys) - coded_keys.begin();
       std::vector<double> probability = exact, probability_codes = coded_keys;
-      const double lse = softmax(probability), lse_codes = softmax(probability_codes);
+      const float* extra = p.sink_logits ? p.sink_logits + j : nullptr;
+      const double lse = softmax(probability, extra), lse_codes = softmax(probability_codes, extra);
       double kl = lse_codes - lse;
       for (size_t i = 0; i < exact.size(); ++i) kl += probability[i] * (exact[i] - coded_keys[i]);
       result.kl[out] = kl;

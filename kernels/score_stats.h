@@ -6,9 +6,13 @@
 //   u[s]      = sum over j, t with s in Hist(t) of p[j,t,s]   key importance
 //   w[s]      = the same sum of p[j,t,s]^2                    value importance
 // and, where values are given, with the attention output o[j,t] and the metric G_j of a query head:
-//   A[j,t,s]  = p[j,t,s]^2 (v[s] - o[j,t]) G_j (v[s] - o[j,t])^T
+//   A[j,t,s]  = (c p[j,t,s])^2 (v[s] - o[j,t]) G_j (v[s] - o[j,t])^T
 //   x[s]      = sum over j, t with s in Hist(t) of A[j,t,s]   output importance of a key
 //   a[j,t]    = sum over s in Hist(t) of A[j,t,s]             output sensitivity of a query
+//
+// c = 1. With a logit_cap p = exp(cap tanh(scale q.k / cap) - lse), and c = 1 - tanh^2(scale q.k / cap) is by how much an
+// error of scale q.k moves what the softmax takes. Sink logits (kernels/attention.h) are in lse and o, and nowhere else: p
+// sums to less than 1, and the entropy is of the keys' part of it.
 //
 // The log-sum-exp comes from the attention that ran before (LibTorch returns it), so one pass over the scores is enough.
 #pragma once
@@ -38,6 +42,7 @@ struct ScoreStatsProblem {
   int64_t o_stride = 0;
   const float* metric = nullptr;  // (H, Dv, Dv) G_j, symmetric positive semidefinite
   int dim_v = 0;                  // Dv
+  float logit_cap = 0;            // 0: none
 };
 
 struct ScoreStatsResult {    // caller's memory; rows for query n of `queries` (or t), not for skipped ones

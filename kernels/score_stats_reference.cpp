@@ -36,7 +36,10 @@ void score_stats_reference(const ScoreStatsProblem& problem, const ScoreStatsRes
       for (int64_t s = first; s <= t; ++s) {
         double dot = 0;
         for (int i = 0; i < p.dim; ++i) dot += double(q[i]) * p.k[s * p.k_stride + i];
-        const double log_p = p.scale * dot - p.lse[j * p.lse_stride + t];
+        const double tanh = p.logit_cap > 0 ? std::tanh(p.scale * dot / p.logit_cap) : 0,
+                     slope = 1 - tanh * tanh;
+        const double log_p =
+            (p.logit_cap > 0 ? p.logit_cap * tanh : p.scale * dot) - p.lse[j * p.lse_stride + t];
         const double probability = std::exp(log_p);
         entropy -= probability * log_p;
         if (s < p.sink) {
@@ -48,8 +51,9 @@ void score_stats_reference(const ScoreStatsProblem& problem, const ScoreStatsRes
           double distance = 0;
           for (int i = 0; p.v && i < p.dim_v; ++i)
             distance += (double(p.v[s * p.v_stride + i]) - o[i]) * (values[s][i] - output[i]);
-          sensitivity += probability * probability * distance;
-          if (p.v) result.x[s] += probability * probability * distance;
+          const double moved = slope * slope * probability * probability * distance;
+          sensitivity += moved;
+          if (p.v) result.x[s] += moved;
         }
       }
       result.mass[j * count + n] = static_cast<float>(mass);

@@ -9,6 +9,7 @@ HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const 
                    const Transform& v) {
   const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
   HeadRows rows;
+  rows.head = head;
   rows.tokens = T;
   std::vector<float> q(static_cast<size_t>(T * H * Dk));
   for (int64_t t = 0; t < T; ++t) {
@@ -123,7 +124,9 @@ AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, cons
             .k = rows.k.data(),
             .v = rows.v.data(),
             .k_codes = k.view(),
-            .v_codes = v.view()},
+            .v_codes = v.view(),
+            .logit_cap = static_cast<float>(shape.logit_cap),
+            .sink_logits = shape.sinks_of(rows.head)},
            {.kl = kl.data(),
             .top1 = top1.data(),
             .logit_error = logit_error.data(),

@@ -12,6 +12,7 @@ struct HeadRows {
   std::vector<float> k;  // (T, Dk)    k forward
   std::vector<float> v;  // (T, Dv)    v forward
   int64_t tokens = 0;
+  int head = 0;  // KV head
 };
 HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
                    const Transform& v);

@@ -25,9 +25,17 @@ struct LayerShape {
   int dim_k = 0, dim_v = 0;
   double scale = 0;              // of q.k before the softmax
   int64_t sliding_window = 0;    // keys a query sees, itself included; 0: all
+  double logit_cap = 0;          // the softmax takes cap tanh(l / cap), l = scale q.k; 0: l itself
+  // (Hq) learned logits that the softmax counts beside the keys and that have no value ("sinks" of gpt-oss); empty:
+  // none. Not the first tokens of Windows::sink.
+  std::vector<float> sink_logits{};
   bool operator==(const LayerShape&) const = default;
   int group() const { return q_heads / kv_heads; }
   int dim(Side side) const { return side == Side::K ? dim_k : dim_v; }
+  // Of the query heads that share a KV head, (H); nullptr: none.
+  const float* sinks_of(int kv_head) const {
+    return sink_logits.empty() ? nullptr : sink_logits.data() + int64_t{kv_head} * group();
+  }
 };
 
 // Hist(t) = { s : sink <= s <= t - recent }: what a mixed cache quantises for the query at t.

@@ -42,9 +42,11 @@ struct AttentionRows {      // one block
 };
 
 // weights (MR, kSpan) of one block and panel. kBoth: k_codes where sink <= key <= history, else k.
-template <Pass kPass, bool kBoth>
-void attend_panel(const float* q, const float* k, const float* k_codes, int dim, float scale,
+template <Pass kPass, bool kBoth, bool kCapped>
+void attend_panel(const float* q, const float* k, const float* k_codes, const AttentionProblem& p,
                   AttentionRows& rows, int32_t key, int32_t sink, float* weights) {
+  const int dim = p.dim_k;
+  const float scale = p.scale;
   vf scores[MR][NR];
   {
     vf acc[MR][NR] = {};
@@ -62,7 +64,16 @@ void attend_panel(const float* q, const float* k, const float* k_codes, int dim,
     OSCAR_UNROLL
     for (int i = 0; i < MR; ++i) {
       OSCAR_UNROLL
-      for (int v = 0; v < NR; ++v) scores[i][v] = fma(acc[i][v], fill(scale), fill(rows.minus_shift[i]));
+      for (int v = 0; v < NR; ++v) {
+        scores[i][v] =
+            kCapped ? acc[i][v] * fill(scale) : fma(acc[i][v], fill(scale), fill(rows.minus_shift[i]));
+      }
+    }
+    if constexpr (kCapped) {
+      for (int i = 0; i < MR; ++i) {
+        soft_cap(scores[i], p.logit_cap);
+        for (int v = 0; v < NR; ++v) scores[i][v] += fill(rows.minus_shift[i]);
+      }
     }
   }
   OSCAR_UNROLL
@@ -173,9 +184,13 @@ template <Pass kPass>
 void attend_from(Source source, const AttentionProblem& p, const AttentionCache& cache, const float* q,
                  int64_t key, AttentionRows& rows, float* weights) {
   constexpr Pass kMasked = kPass == Pass::kVisible ? Pass::kMasked : kPass;  // kBoth is rare enough
-  const auto run = source == Source::kBoth ? attend_panel<kMasked, true> : attend_panel<kPass, false>;
+  const bool both = source == Source::kBoth;
+  const auto run = p.logit_cap > 0
+                       ? both ? attend_panel<kMasked, true, true> : attend_panel<kPass, false, true>
+                   : both ? attend_panel<kMasked, true, false>
+                          : attend_panel<kPass, false, false>;
   run(q, (source == Source::kCodes ? cache.k_codes : cache.k) + key * p.dim_k, cache.k_codes + key * p.dim_k,
-      p.dim_k, p.scale, rows, static_cast<int32_t>(key), static_cast<int32_t>(cache.sink), weights);
+      p, rows, static_cast<int32_t>(key), static_cast<int32_t>(cache.sink), weights);
 }
 
 void attend(const AttentionProblem& p, const AttentionCache& cache, const float* q, int64_t panel,
@@ -283,8 +298,14 @@ void attention_rows(const AttentionProblem& p, const AttentionCache& cache, int6
   for (int64_t r = 0; r < count; ++r) {
     const AttentionRows& rows = tile.rows[r / MR];
     const int64_t i = r % MR, t = (row0 + r) / p.group, j = (row0 + r) % p.group;
-    if (lse) lse[j * p.lse_stride + t] = static_cast<float>(std::log(rows.sums[i]) - rows.minus_shift[i]);
-    const float factor = static_cast<float>(1 / rows.sums[i]);
+    double lse_of_row = std::log(rows.sums[i]) - rows.minus_shift[i], of_keys = 1;
+    if (p.sink_logits) {
+      const double all = log_add(lse_of_row, p.sink_logits[j]);
+      of_keys = std::exp(lse_of_row - all);
+      lse_of_row = all;
+    }
+    if (lse) lse[j * p.lse_stride + t] = static_cast<float>(lse_of_row);
+    const float factor = static_cast<float>(of_keys / rows.sums[i]);
     const float* out = tile.out + (r / MR * panels_v * MR + i) * P;
     float* to = o + t * p.o_stride + j * p.dim_v;
     for (int64_t d = 0; d < p.dim_v; d += P, out += MR * P) {

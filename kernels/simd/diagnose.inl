@@ -49,13 +49,20 @@ struct Workspace {
 };
 
 // scores (MR, kKeys) of one block and panel.
-void score_panel(const float* q, const float* k, int dim, float scale, float* scores) {
+void score_panel(const float* q, const float* k, const DiagnoseProblem& p, float* scores) {
   vf acc[MR][NR] = {};
-  multiply<1, MR>(q, k, dim, acc);
+  multiply<1, MR>(q, k, p.dim_k, acc);
   OSCAR_UNROLL
   for (int i = 0; i < MR; ++i) {
     OSCAR_UNROLL
-    for (int v = 0; v < NR; ++v) store(scores + i * kKeys + v * W, acc[i][v] * fill(scale));
+    for (int v = 0; v < NR; ++v) store(scores + i * kKeys + v * W, acc[i][v] * fill(p.scale));
+  }
+  if (!(p.logit_cap > 0)) return;
+  for (int i = 0; i < MR; ++i) {
+    vf l[NR];
+    for (int v = 0; v < NR; ++v) l[v] = load(scores + i * kKeys + v * W);
+    soft_cap(l, p.logit_cap);
+    for (int v = 0; v < NR; ++v) store(scores + i * kKeys + v * W, l[v]);
   }
 }
 
@@ -213,9 +220,9 @@ void diagnose_rows(const DiagnoseProblem& p, const DiagnoseResult& result, const
         const float* q = work.q + b * MR * p.dim_k;
         const int64_t at = b * MR * kKeys + c * P;
         if (kind[b] == Tile::kSkip) continue;
-        score_panel(q, packed.k + panel, p.dim_k, p.scale, work.scores + at);
+        score_panel(q, packed.k + panel, p, work.scores + at);
         if (!has_history(kind[b])) continue;
-        score_panel(q, packed.k_codes + panel, p.dim_k, p.scale, work.scores_codes + at);
+        score_panel(q, packed.k_codes + panel, p, work.scores_codes + at);
       }
     }
     for (int64_t r = 0; r < blocks * MR; ++r) {
@@ -268,12 +275,22 @@ void diagnose_rows(const DiagnoseProblem& p, const DiagnoseResult& result, const
   for (int64_t r = 0; r < count; ++r) {
     const Row& row = work.rows[r];
     const int64_t at = (row0 + r) % p.group * measured + (row0 + r) / p.group;
-    result.kl[at] =
-        row.moment / row.sum - (row.top + std::log(row.sum)) + (row.top_codes + std::log(row.sum_codes));
+    // Of the keys; then of the sink logit too.
+    const double keys = row.top + std::log(row.sum), keys_codes = row.top_codes + std::log(row.sum_codes);
+    double lse = keys, lse_codes = keys_codes, share = 1, share_codes = 1;
+    if (p.sink_logits) {
+      const double extra = p.sink_logits[(row0 + r) % p.group];
+      lse = log_add(keys, extra);
+      lse_codes = log_add(keys_codes, extra);
+      share = std::exp(keys - lse);
+      share_codes = std::exp(keys_codes - lse_codes);
+    }
+    result.kl[at] = share * row.moment / row.sum - lse + lse_codes;
     result.top1[at] = row.argmax == row.argmax_codes;
     result.logit_error[at] = row.error;
     result.logit_power[at] = row.power;
-    const float exact = static_cast<float>(1 / row.sum), codes = static_cast<float>(1 / row.sum_codes);
+    const float exact = static_cast<float>(share / row.sum),
+                codes = static_cast<float>(share_codes / row.sum_codes);
     for (int i = 0; i < p.dim_v; ++i) {
       const int64_t from = i / P * kRows * P + r * P + i % P, to = (row0 + r) * p.dim_v + i;
       const auto out = [&](Output which) { return work.output(which, panels_v)[from]; };

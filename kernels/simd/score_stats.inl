@@ -22,20 +22,29 @@ struct ScoreColumns {  // one panel
   float u[P], w[P], x[P];
 };
 
-template <Keys kKeys, bool kOutput>
-void score_block(const float* q, const float* k, int dim, float scale, const ScoreRows& rows, int32_t key,
-                 int32_t sink, ScoreSums& sums, ScoreColumns& columns, const OutputBlock& out) {
+template <Keys kKeys, bool kOutput, bool kCapped>
+void score_block(const float* q, const float* k, const ScoreStatsProblem& problem, const ScoreRows& rows,
+                 int32_t key, int32_t sink, ScoreSums& sums, ScoreColumns& columns, const OutputBlock& out) {
   alignas(64) float distance[kOutput ? MR : 1][P];
   if constexpr (kOutput) output_distances(out, key, distance);
   constexpr bool kMixed = kKeys == Keys::kMixed, kHistory = kMixed || kKeys == Keys::kHistory;
   vf scores[MR][NR];
   {
     vf acc[MR][NR] = {};
-    multiply<1, MR>(q, k, dim, acc);
+    multiply<1, MR>(q, k, problem.dim, acc);
     OSCAR_UNROLL
     for (int i = 0; i < MR; ++i) {
       OSCAR_UNROLL
-      for (int v = 0; v < NR; ++v) scores[i][v] = fma(acc[i][v], fill(scale), fill(rows.minus_lse[i]));
+      for (int v = 0; v < NR; ++v) {
+        scores[i][v] = kCapped ? acc[i][v] * fill(problem.scale)
+                               : fma(acc[i][v], fill(problem.scale), fill(rows.minus_lse[i]));
+      }
+    }
+    if constexpr (kCapped) {
+      for (int i = 0; i < MR; ++i) {
+        soft_cap(scores[i], problem.logit_cap);
+        for (int v = 0; v < NR; ++v) scores[i][v] += fill(rows.minus_lse[i]);
+      }
     }
   }
   vf u_sum[NR], w_sum[NR], x_sum[NR];
@@ -72,7 +81,12 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
           w_sum[v] = fma(p[n], p[n], w_sum[v]);
         }
         if constexpr (kOutput) {
-          const vf share = p[n] * p[n] * load(distance[r] + v * W);
+          vf share = p[n] * p[n] * load(distance[r] + v * W);
+          if constexpr (kCapped) {
+            const vf tanh = (x[n] - fill(rows.minus_lse[r])) * fill(1 / problem.logit_cap),
+                     slope = fill(1.0f) - tanh * tanh;
+            share = share * slope * slope;
+          }
           x_sum[v] += share;
           a += share;
         }
@@ -91,6 +105,16 @@ void score_block(const float* q, const float* k, int dim, float scale, const Sco
       if constexpr (kOutput) store(columns.x + v * W, x_sum[v]);
     }
   }
+}
+
+template <bool kCapped>
+auto block_of(Keys keys, bool output) {
+  return keys == Keys::kHistory  ? output ? score_block<Keys::kHistory, true, kCapped>
+                                          : score_block<Keys::kHistory, false, kCapped>
+          : keys == Keys::kSink ? score_block<Keys::kSink, false, kCapped>
+         : keys == Keys::kRecent ? score_block<Keys::kRecent, false, kCapped>
+         : output                ? score_block<Keys::kMixed, true, kCapped>
+                                 : score_block<Keys::kMixed, false, kCapped>;
 }
 
 void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& result) {
@@ -163,15 +187,13 @@ void score_stats(const ScoreStatsProblem& problem, const ScoreStatsResult& resul
         if (key > high || last_key <= low - window) continue;
         const bool all_visible = rows[b].full && last_key <= low && key > high - window;
         const bool to_output = p.v && last_key >= sink && key <= high - recent;  // some history
-        const auto run =
-            all_visible && key >= sink && last_key <= low - recent
-                ? (to_output ? score_block<Keys::kHistory, true> : score_block<Keys::kHistory, false>)
-            : all_visible && last_key < sink                    ? score_block<Keys::kSink, false>
-            : all_visible && key >= sink && key > high - recent ? score_block<Keys::kRecent, false>
-            : to_output                                         ? score_block<Keys::kMixed, true>
-                                                                : score_block<Keys::kMixed, false>;
-        run(q + b * MR * p.dim, panel, p.dim, p.scale, rows[b], static_cast<int32_t>(key),
-            static_cast<int32_t>(sink), sums[b], columns,
+        const Keys keys = all_visible && key >= sink && last_key <= low - recent ? Keys::kHistory
+                          : all_visible && last_key < sink                       ? Keys::kSink
+                          : all_visible && key >= sink && key > high - recent    ? Keys::kRecent
+                                                                                 : Keys::kMixed;
+        const auto run = p.logit_cap > 0 ? block_of<true>(keys, to_output) : block_of<false>(keys, to_output);
+        run(q + b * MR * p.dim, panel, p, rows[b], static_cast<int32_t>(key), static_cast<int32_t>(sink),
+            sums[b], columns,
             {output.o + (row0 + b * MR) * p.dim_v, output.v + key * p.dim_v, p.dim_v, output_rows + b});
       }
       for (int s = 0; s < P; ++s) {

@@ -37,7 +37,10 @@ CheckpointGeometry read_geometry(const std::filesystem::path& model) {
   const auto flag = [&](const char* key) {
     return config.contains(key) && config[key].is_boolean() && config[key].get<bool>();
   };
-  g.output_gate = flag("attn_output_gate") || flag("use_gated_attention");
+  // Families whose layers always have one; their configurations need not say so.
+  const auto type = config.value("model_type", nlohmann::json());
+  const bool gated = type == "qwen3_next" || type == "qwen3_5_text" || type == "qwen3_5_moe_text";
+  g.output_gate = gated || flag("attn_output_gate") || flag("use_gated_attention");
   g.mla = config.contains("kv_lora_rank") && !config["kv_lora_rank"].is_null();
   for (const auto* each : {&root, &config}) {
     const auto quantisation = each->find("quantization_config");

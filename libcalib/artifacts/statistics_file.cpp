@@ -1,6 +1,7 @@
 #include "libcalib/artifacts/statistics_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "formats/error.h"
@@ -91,6 +92,18 @@ LayerShape read_shape(const Hdf5Reader& file, const std::string& path) {
   const auto scale = file.number(path, "scale");
   if (!scale) throw failure("{}: {}: attribute 'scale' is missing", file.path().string(), path);
   shape.scale = *scale;
+  // Files of models without these, and those written before, lack both.
+  shape.logit_cap = file.number(path, "logit_cap").value_or(0);
+  if (!(shape.logit_cap >= 0) || !std::isfinite(shape.logit_cap))
+    throw failure("{}: {}: attribute 'logit_cap': expected a number of at least 0, found {}",
+                  file.path().string(), path, shape.logit_cap);
+  if (file.exists(path + "/sink_logits")) {
+    shape.sink_logits = need(file, path + "/sink_logits", {shape.q_heads}).floats();
+    for (const float logit : shape.sink_logits) {
+      if (!std::isfinite(logit))
+        throw failure("{}: {}/sink_logits holds {}", file.path().string(), path, logit);
+    }
+  }
   return shape;
 }
 
@@ -184,6 +197,9 @@ void StatisticsWriter::layer(const LayerStatistics& layer, const std::vector<Pro
                                                      {"score_tokens", sums.score_tokens}};
   for (const auto& [name, value] : numbers) file_->attribute(path, name, value);
   file_->attribute(path, "scale", s.scale);
+  if (s.logit_cap > 0) file_->attribute(path, "logit_cap", s.logit_cap);
+  if (!s.sink_logits.empty())
+    file_->dataset(path + "/sink_logits", make_tensor<float>({s.q_heads}, std::vector<float>(s.sink_logits)));
 
   if (!layer.value_metric.empty()) {
     std::vector<double> metric;

@@ -60,6 +60,8 @@ void need_same_run(const StatisticsReader& a, const StatisticsReader& b) {
     same(at("dim_v").c_str(), s.dim_v, t.dim_v);
     same(at("scale").c_str(), s.scale, t.scale);
     same(at("sliding_window").c_str(), s.sliding_window, t.sliding_window);
+    same(at("logit_cap").c_str(), s.logit_cap, t.logit_cap);
+    if (s.sink_logits != t.sink_logits) refuse(a, b, at("sink_logits").c_str(), "of other values", "others");
   }
 }
 

@@ -205,6 +205,8 @@ TEST(Absorb, RefusesWhatCannotBeRight) {
   Checkpoint plain, c;
   c.text = config(R"(,"attn_output_gate":true)");
   refused(c, rotations(false), "output gate");
+  c = plain, c.text = config(R"(,"model_type":"qwen3_next")");
+  refused(c, rotations(false), "output gate");
   c = plain, c.text = config(R"(,"kv_lora_rank":512)");
   refused(c, rotations(false), "kv_lora_rank");
   c = plain,

@@ -72,6 +72,17 @@ std::string message(const std::function<void()>& call) {
   return "no std::invalid_argument was thrown";
 }
 
+TEST(StatisticsFile, CapsAndSinkLogits) {
+  const test::TempDir dir;
+  auto header = header_of();
+  header.layers[0].logit_cap = 50;
+  header.layers[0].sink_logits.assign(header.layers[0].q_heads, 0.25f);
+  write_file(dir / "a.h5", header);
+  const StatisticsReader reader(dir / "a.h5");
+  EXPECT_EQ(reader.header().layers, header.layers);
+  EXPECT_EQ(reader.layer(header.layers[0].layer).sums.shape(), header.layers[0]);
+}
+
 // A file as it was before the sums of the attention output: without those, or without one of them.
 void copy_without(const fs::path& from, const fs::path& to, const std::vector<std::string>& left_out) {
   const Hdf5Reader reader(from);
@@ -358,7 +369,9 @@ TEST(Merge, RefusesEveryForeignFieldByName) {
       {"layer 2: dim_k", [](auto& h) { h.layers[0].dim_k = 4; }},
       {"layer 2: dim_v", [](auto& h) { h.layers[0].dim_v = 4; }},
       {"layer 2: scale", [](auto& h) { h.layers[0].scale = 1; }},
-      {"layer 2: sliding_window", [](auto& h) { h.layers[0].sliding_window = 16; }}};
+      {"layer 2: sliding_window", [](auto& h) { h.layers[0].sliding_window = 16; }},
+      {"layer 2: logit_cap is '0' in the first, '30'", [](auto& h) { h.layers[0].logit_cap = 30; }},
+      {"layer 2: sink_logits", [](auto& h) { h.layers[0].sink_logits.assign(h.layers[0].q_heads, 1.0f); }}};
   for (const auto& [field, lie] : lies) {
     auto header = header_of("1/2");
     lie(header);

@@ -99,14 +99,26 @@ LayerDiagnostics expected(const CacheCodes& row, const LayerShape& shape, const 
         const auto quantised = [&](int64_t s) { return s >= kWindows.sink && s <= t - kWindows.recent; };
         std::vector<double> l, l_codes;
         for (int64_t s = begin; s <= t; ++s) {
-          l.push_back(shape.scale * q.row(t).dot(k.row(s)));
-          l_codes.push_back(quantised(s) ? shape.scale * q.row(t).dot(k_codes.row(s)) : l.back());
+          const auto logit = [&](double x) {
+            return shape.logit_cap > 0 ? shape.logit_cap * std::tanh(x / shape.logit_cap) : x;
+          };
+          l.push_back(logit(shape.scale * q.row(t).dot(k.row(s))));
+          l_codes.push_back(quantised(s) ? logit(shape.scale * q.row(t).dot(k_codes.row(s))) : l.back());
           logit_error += std::pow(l.back() - l_codes.back(), 2);
           logit_power += std::pow(l.back(), 2);
         }
-        const auto p = softmax(l), p_codes = softmax(l_codes);
+        if (const float* sinks = shape.sinks_of(head)) {
+          l.push_back(sinks[j]);
+          l_codes.push_back(sinks[j]);
+        }
+        auto p = softmax(l), p_codes = softmax(l_codes);
         Vector o = Vector::Zero(D), o_codes = o, o_keys = o, o_values = o;
         double one = 0;
+        if (shape.sinks_of(head)) {  // an outcome of the softmax that is no key
+          one += p.back() * std::log(p.back() / p_codes.back());
+          p.pop_back();
+          p_codes.pop_back();
+        }
         for (int64_t s = begin; s <= t; ++s) {
           const auto i = static_cast<size_t>(s - begin);
           const Vector exact = v.row(s), code = quantised(s) ? v_codes.row(s) : v.row(s);
@@ -171,7 +183,9 @@ CacheCodes bent(const std::vector<LayerShape>& shapes) {
 
 TEST(Verify, EqualsTheComputationInDouble) {
   TempDir folder;
-  const auto shapes = two_layers(/*sliding_window=*/48);
+  auto shapes = two_layers(/*sliding_window=*/48);
+  shapes[0].sink_logits = {1, -2, 6, 0};
+  shapes[1].logit_cap = 2.5;
   const StatisticsReader statistics(random_statistics(folder, shapes));
   const auto k = random_rotations(shapes, Side::K, true, 5), v = random_rotations(shapes, Side::V, false, 50);
   const std::vector<CacheCodes> rows{cache("naive", "sglang-prefill", 0, 0),

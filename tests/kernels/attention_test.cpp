@@ -190,6 +190,44 @@ TEST(Attention, APrefixAndAHeadOnTheirOwnGiveTheSameNumbers) {
   });
 }
 
+// From logits that the cap hardly touches to logits that it makes all alike.
+TEST(Attention, SoftCap) {
+  for (const float cap : {1.0f, 5.0f, 50.0f}) {
+    for (const float spread : {0.1f, 4.0f, 100.0f}) {
+      for (const int64_t window : {0, 200}) {
+        Sequence sequence(600, 3, 64, 48, window);
+        for (float& x : sequence.q) x *= spread;
+        sequence.problem.logit_cap = cap;
+        compare(sequence.problem, 1e-5 + 1e-6 * std::min(cap, 4 * spread));
+      }
+    }
+  }
+}
+
+TEST(Attention, SinkLogits) {
+  for (const float logit : {-1000.0f, -5.0f, 3.0f, 40.0f, 2000.0f}) {
+    const std::vector<float> logits{logit, 0, 1};
+    for (const float cap : {0.0f, 5.0f}) {
+      Sequence sequence(300, 3, 64, 48, 100);
+      sequence.problem.sink_logits = logits.data();
+      sequence.problem.logit_cap = cap;
+      if (logit < 100) compare(sequence.problem);
+      each_level([&](const KernelTable& level) {
+        auto p = sequence.problem;
+        const Output with = run(level.causal_attention, p);
+        p.sink_logits = nullptr;
+        const Output without = run(level.causal_attention, p);
+        for (int64_t t = 0; t < p.tokens; ++t) {  // head 0: nothing of the sink, or nothing but the sink
+          if (logit < -100) ASSERT_EQ(with.lse[t], without.lse[t]);
+          if (logit > 100) ASSERT_EQ(with.lse[t], logit);
+          for (int i = 0; i < p.dim_v && std::abs(logit) > 100; ++i)
+            ASSERT_EQ(with.o[t * p.o_stride + i], logit < 0 ? without.o[t * p.o_stride + i] : 0);
+        }
+      });
+    }
+  }
+}
+
 TEST(Attention, NoTokensAndBadShapes) {
   Sequence sequence(5, 1, 32, 32);
   Output out = run(causal_attention_reference, sequence.problem);

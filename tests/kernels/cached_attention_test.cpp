@@ -201,6 +201,18 @@ TEST(CachedAttention, SinksThatTheCodesHaveAndTheRowsHaveNot) {
   }
 }
 
+TEST(CachedAttention, SoftCapAndSinkLogits) {
+  const std::vector<float> logits{2, -3, 5};
+  for (const float cap : {0.0f, 2.0f, 30.0f}) {
+    for (const float* sinks : {static_cast<const float*>(nullptr), logits.data()}) {
+      Sequence sequence(400, 3, 64, 48, 20, 60, 300);
+      sequence.problem.exact.logit_cap = cap;
+      sequence.problem.exact.sink_logits = sinks;
+      compare(sequence.view());
+    }
+  }
+}
+
 TEST(CachedAttention, StridesAndNoLse) {
   Sequence sequence(350, 2, 32, 48);
   const auto tight = sequence.view();

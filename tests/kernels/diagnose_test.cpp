@@ -237,6 +237,33 @@ TEST(Diagnose, AttentionSinks) {
   }
 }
 
+TEST(Diagnose, SoftCapAndSinkLogits) {
+  const std::vector<float> logits{2, -3, 40};
+  for (const float cap : {0.0f, 2.0f, 30.0f}) {
+    for (const float* sinks : {static_cast<const float*>(nullptr), logits.data()}) {
+      for (const int64_t window : {0, 350}) {
+        Probe probe(450, 3, 64, 48);
+        probe.problem.logit_cap = cap;
+        probe.problem.sink_logits = sinks;
+        probe.problem.sliding_window = window;
+        compare(probe.problem, 2e-5);
+      }
+    }
+  }
+}
+// All that a softmax gives to a sink is lost to no key.
+TEST(Diagnose, ASinkAboveEverythingHidesTheLoss) {
+  Probe probe(450, 1, 64, 64);
+  const float logit = 1000;
+  probe.problem.sink_logits = &logit;
+  each_level([&](const KernelTable& level) {
+    const Outcome r = run(level.diagnose, probe.problem);
+    for (const double kl : r.kl) ASSERT_EQ(kl, 0);
+    for (const float o : r.o) ASSERT_EQ(o, 0);
+    EXPECT_GT(r.error[449], 0);
+  });
+}
+
 // Logits of tens from one channel cost float32 digits in all of them.
 TEST(Diagnose, OutlierChannels) {
   Probe probe(600, 2, 64, 64);

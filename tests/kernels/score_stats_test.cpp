@@ -13,9 +13,12 @@ struct Sequence {
   std::vector<float> q, k, lse, v, o, metric;
   std::vector<int32_t> queries;
 
+  float cap = 0;
+
   // Keys [0, sinks) and [outlier, outlier + sinks) get `boost` on every logit. dim_v 0: that of the keys.
   Sequence(int64_t tokens, int group, int dim, int64_t window = 0, float boost = 0, int64_t outlier = -1,
-           int dim_v = 0) {
+           int dim_v = 0, float logit_cap = 0, float sink_logit = -INFINITY)
+      : cap(logit_cap) {
     if (dim_v == 0) dim_v = dim;
     q = normal(tokens * group * dim, tokens + group);
     k = normal(tokens * dim, tokens + dim);
@@ -37,10 +40,10 @@ struct Sequence {
         for (int64_t s = window > 0 ? std::max<int64_t>(0, t - window + 1) : 0; s <= t; ++s) {
           double dot = 0;
           for (int i = 0; i < dim; ++i) dot += double(q[(t * group + j) * dim + i]) * k[s * dim + i];
-          l.push_back(dot * scale);
+          l.push_back(cap > 0 ? cap * std::tanh(dot * scale / cap) : dot * scale);
         }
-        const double top = *std::ranges::max_element(l);
-        double sum = 0;
+        const double top = std::max<double>(*std::ranges::max_element(l), sink_logit);
+        double sum = std::exp(sink_logit - top);
         for (const double x : l) sum += std::exp(x - top);
         lse[j * tokens + t] = static_cast<float>(top + std::log(sum));
         const int64_t first = t + 1 - static_cast<int64_t>(l.size());
@@ -62,6 +65,7 @@ struct Sequence {
     problem.q = q.data();
     problem.k = k.data();
     problem.lse = lse.data();
+    problem.logit_cap = cap;
   }
   // Positive definite, of another scale in every head.
   void set_metric(int dim) {
@@ -219,6 +223,38 @@ TEST(ScoreStats, SlidingWindow) {
       compare(sequence.problem);
     }
   }
+}
+
+TEST(ScoreStats, SoftCapAndSinkLogits) {
+  for (const float cap : {0.0f, 2.0f, 30.0f}) {
+    for (const float sink : {-INFINITY, 3.0f}) {
+      for (const int64_t window : {0, 380})
+        compare(Sequence(450, 2, 64, window, 0, -1, 48, cap, sink).problem);
+    }
+  }
+}
+// By hand: with l = cap tanh(x / cap), dl/dx = 1 - (l / cap)^2.
+TEST(ScoreStats, OutputImportanceOfACappedLogit) {
+  std::vector<float> q(2, 1), k{0, 3}, lse(2), v{1, -1}, o(2), metric{1};
+  const double capped = 2 * std::tanh(1.5), all = std::log(1 + std::exp(capped)), p = std::exp(capped - all);
+  lse[1] = static_cast<float>(all);
+  o[1] = static_cast<float>(1 - 2 * p);
+  ScoreStatsProblem problem{2, 1, 1, 1, 0, 0, 0, q.data(), 1, k.data(), 1, lse.data(), 2, nullptr, 2};
+  problem.v = v.data();
+  problem.v_stride = problem.o_stride = problem.dim_v = 1;
+  problem.o = o.data();
+  problem.metric = metric.data();
+  problem.logit_cap = 2;
+  const std::vector<int32_t> last{1};
+  problem.queries = last.data();
+  problem.n_queries = 1;
+  const double slope = 1 - capped * capped / 4;
+  each_level([&](const KernelTable& level) {
+    const Sums s = run(level.score_stats, problem);
+    EXPECT_NEAR(s.u[1], p, 1e-6);
+    EXPECT_NEAR(s.x[1], std::pow(slope * p * (-1 - (1 - 2 * p)), 2), 1e-6);
+    EXPECT_NEAR(s.x[0], std::pow((1 - p) * (1 - (1 - 2 * p)), 2), 1e-6);
+  });
 }
 
 TEST(ScoreStats, SampledQueries) {
