@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "formats/error.h"
 #include "libcalib/history_codes.h"
 #include "libcalib/parallel.h"
 #include "libdump/layers.h"
@@ -85,7 +86,16 @@ class GrowingCache {
     at::Tensor queries = at::empty({H, shape_.dim_k}, at::kFloat);
     k.transform().queries(q + head * H * shape_.dim_k, shape_.dim_k, H, shape_.dim_k,
                           queries.mutable_data_ptr<float>());
-    const at::Tensor p = at::softmax(at::mm(queries, k.from(first).t()).mul_(shape_.scale), 1);
+    at::Tensor logits = at::mm(queries, k.from(first).t()).mul_(shape_.scale);
+    if (shape_.logit_cap > 0) logits.div_(shape_.logit_cap).tanh_().mul_(shape_.logit_cap);
+    const int64_t keys = logits.size(1);
+    if (!shape_.sink_logits.empty()) {
+      const auto of_head =
+          std::span(shape_.sink_logits).subspan(static_cast<size_t>(head * H), static_cast<size_t>(H));
+      logits =
+          at::cat({logits, at::tensor(std::vector<float>(of_head.begin(), of_head.end())).unsqueeze(1)}, 1);
+    }
+    const at::Tensor p = at::softmax(logits, 1).narrow(1, 0, keys);
     at::Tensor out = at::mm(p, v.from(first));
     v.transform().outputs(out.mutable_data_ptr<float>(), H, shape_.dim_v);
     std::copy_n(out.const_data_ptr<float>(), out.numel(), o + head * H * shape_.dim_v);
@@ -102,6 +112,13 @@ class GrowingCache {
 
 Generator::Generator(Model& model, int64_t positions, int threads, bool deterministic)
     : model_(model), positions_(positions), threads_(threads), deterministic_(deterministic) {
+  if (static_cast<int>(model.config().attention.size()) < model.config().layers)
+    throw invalid(
+        "{}: {} of its {} layers keep a state instead of a cache, and that is not carried from token to "
+        "token here: "
+        "nothing is generated; leave --generate out",
+        model.config().path, model.config().layers - static_cast<int>(model.config().attention.size()),
+        model.config().layers);
   model.reserve_positions(positions);
   const c10::InferenceMode guard;
   for (int layer = 0; layer < model.config().layers; ++layer) layers_.push_back(model.load_layer(layer));

@@ -64,26 +64,42 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return gate.mul_(gate_up.narrow(1, width, width));
 }
 
+at::Tensor clamped_swiglu(const at::Tensor& gate_up, double alpha, double limit) {
+  const int64_t width = gate_up.size(1) / 2;
+  at::Tensor gate = gate_up.narrow(1, 0, width).clamp_max(limit);
+  gate.mul_(at::sigmoid(gate * alpha));
+  return gate.mul_(gate_up.narrow(1, width, width).clamp(-limit, limit).add_(1));
+}
+
 at::Tensor geglu(const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
   at::Tensor gate = at::gelu(gate_up.narrow(1, 0, width), "tanh");
   return gate.mul_(gate_up.narrow(1, width, width));
 }
 
-RopeTable::RopeTable(const RopeConfig& config, int64_t positions)
-    : half_(config.dim / 2), neighbours_(config.neighbours) {
-  cos_.resize(static_cast<size_t>(positions) * static_cast<size_t>(half_));
-  sin_.resize(cos_.size());
-  const auto frequencies = config.frequencies();
-  for (int i = 0; i < half_; ++i) {
-    const double frequency = frequencies[static_cast<size_t>(i)];
-    for (int64_t t = 0; t < positions; ++t) {
+RopeTable::RopeTable(const RopeConfig& config, int64_t positions) : config_(config) {
+  usual_ = angles(0, positions, 1);
+  if (config.scaling == "longrope" && config.stretched(positions)) long_ = angles(0, positions, positions);
+}
+
+RopeTable::Angles RopeTable::angles(int64_t first, int64_t count, int64_t length) const {
+  const int half = config_.dim / 2;
+  const auto frequencies = config_.frequencies(length);
+  const auto factor = static_cast<float>(config_.attention_factor);
+  Angles result;
+  result.cos.resize(static_cast<size_t>(count) * static_cast<size_t>(half));
+  result.sin.resize(result.cos.size());
+  for (int i = 0; i < half; ++i) {
+    const auto frequency = static_cast<float>(frequencies[static_cast<size_t>(i)]);
+    for (int64_t t = 0; t < count; ++t) {
       // float32 angles: what every engine computes, and what the model was trained with.
-      const auto angle = static_cast<float>(t) * static_cast<float>(frequency);
-      cos_[static_cast<size_t>(t * half_ + i)] = std::cos(angle);
-      sin_[static_cast<size_t>(t * half_ + i)] = std::sin(angle);
+      const float angle = static_cast<float>(first + t) * frequency;
+      const auto at = static_cast<size_t>(t * half + i);
+      result.cos[at] = std::cos(angle) * factor;
+      result.sin[at] = std::sin(angle) * factor;
     }
   }
+  return result;
 }
 
 namespace {
@@ -119,12 +135,18 @@ void rotate(const T* in, int64_t in_stride, int64_t tokens, int heads, int head_
 void RopeTable::apply(const at::Tensor& in, int64_t column, int heads, int head_dim, int64_t position,
                       float* out) const {
   const int64_t tokens = in.size(0);
-  const float *cos = cos_.data() + position * half_, *sin = sin_.data() + position * half_;
+  const bool stretched = config_.stretched(position + tokens);
+  const int half = config_.dim / 2;
+  Angles own;  // of this length alone: "dynamic"
+  if (stretched && long_.cos.empty()) own = angles(position, tokens, position + tokens);
+  const Angles& table = !own.cos.empty() ? own : stretched ? long_ : usual_;
+  const int64_t first = own.cos.empty() ? position * half : 0;
+  const float *cos = table.cos.data() + first, *sin = table.sin.data() + first;
   const auto turn = [&](const auto* from) {
-    (neighbours_ ? rotate<true, std::remove_cvref_t<decltype(*from)>>
-                 : rotate<false, std::remove_cvref_t<decltype(*from)>>)(from + column, in.stride(0), tokens,
-                                                                        heads, head_dim, half_, cos, sin,
-                                                                        out);
+    (config_.neighbours ? rotate<true, std::remove_cvref_t<decltype(*from)>>
+                        : rotate<false, std::remove_cvref_t<decltype(*from)>>)(from + column, in.stride(0),
+                                                                               tokens, heads, head_dim, half,
+                                                                               cos, sin, out);
   };
   if (in.scalar_type() == at::kBFloat16)
     turn(in.const_data_ptr<c10::BFloat16>());
@@ -157,6 +179,8 @@ AttentionOutput causal_attention(const float* q, const float* k, const float* v,
       problem.v_stride = int64_t{shape.kv_heads} * shape.dim_v;
       problem.o_stride = int64_t{shape.q_heads} * shape.dim_v;
       problem.lse_stride = tokens;
+      problem.logit_cap = static_cast<float>(shape.logit_cap);
+      problem.sink_logits = shape.sinks_of(static_cast<int>(h));
       causal_attention(problem, o + h * group * shape.dim_v, lse + h * group * tokens);
     }
   });

@@ -33,10 +33,14 @@ void round_to_bf16(float* values, int64_t count);
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 // silu(gate) * up of rows [gate | up], (T, 2 F) -> (T, F) of the same type.
 at::Tensor swiglu(const at::Tensor& gate_up);
-// The same with gelu, in its tanh form.
+// min(gate, limit) sigmoid(alpha gate) (clamp(up, -limit, limit) + 1) of the same rows: gpt-oss.
+at::Tensor clamped_swiglu(const at::Tensor& gate_up, double alpha, double limit);
+// The same as swiglu with gelu, in its tanh form.
 at::Tensor geglu(const at::Tensor& gate_up);
 
-// cos and sin of every position and pair, (T, dim / 2) each; computed in double.
+// cos and sin of every position and pair. A scaling that looks at the sequence's length
+// (RopeConfig::stretched) takes that of the rows so far: as transformers does it, what was rotated before
+// stays.
 class RopeTable {
  public:
   RopeTable(const RopeConfig& config, int64_t positions);
@@ -47,9 +51,13 @@ class RopeTable {
              float* out) const;
 
  private:
-  int half_;
-  bool neighbours_;
-  std::vector<float> cos_, sin_;
+  struct Angles {  // (positions, dim / 2)
+    std::vector<float> cos, sin;
+  };
+  Angles angles(int64_t first, int64_t count, int64_t length) const;
+
+  RopeConfig config_;
+  Angles usual_, long_;  // long_: of stretched sequences, where they all have the same
 };
 
 // Causal attention of one sequence (kernels/attention.h), float32 products in either precision. o (T, Hq, Dv)

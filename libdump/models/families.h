@@ -21,4 +21,9 @@ namespace oscar {
 void set_windows(TransformerSpec& spec, const HfConfig& config, int64_t window,
                  const std::function<bool(int layer)>& slides);
 
+// Qwen3-Next and Qwen3.5: layers of attention and of the gated delta rule, without experts yet; `experts` as
+// in HfConfig::common, `fused_delta` DeltaSpec::fused.
+TransformerSpec qwen_hybrid(const HfConfig& config, std::string_view experts, bool fused_delta);
+MoeSpec qwen_experts(const HfConfig& config);
+
 }  // namespace oscar

@@ -17,32 +17,76 @@ int64_t need_positive(const GgufFile& file, const std::string& key) {
   return *value;
 }
 
-static RopeConfig rope_of(const GgufFile& file, const std::string& architecture, int dim_k) {
+namespace {
+
+// By what each frequency is divided.
+std::vector<double> divisors_of(const GgufFile& file, const GgufTensor& tensor, int dim) {
   const auto path = file.file()->path().string();
-  RopeConfig rope;
-  rope.base = file.number(architecture + ".rope.freq_base").value_or(10000);
-  rope.dim = static_cast<int>(file.integer(architecture + ".rope.dimension_count").value_or(dim_k));
-  const std::string key = architecture + ".rope.scaling.type";
-  if (const auto scaling = file.text(key).value_or("none"); scaling == "linear") {
-    rope.scaling = scaling;
-    rope.factor = file.number(architecture + ".rope.scaling.factor").value_or(1);
-  } else if (scaling != "none") {
-    throw invalid("{}: {} '{}' is not supported; known: none, linear", path, key, scaling);
+  if (tensor.type->name != "F32" || tensor.shape != Shape{dim / 2})
+    throw failure("{}: {}: expected F32 [{}], found {} {}", path, tensor.name, dim / 2, tensor.type->name,
+                  to_string(tensor.shape));
+  auto divisors = Tensor{DType::F32, tensor.shape, tensor.bytes, file.file()}.doubles();
+  for (const double divisor : divisors) {
+    if (!(divisor > 0)) throw failure("{}: {} holds {}", path, tensor.name, divisor);
   }
-  if (const GgufTensor* divisors = file.find("rope_freqs.weight")) {
-    if (divisors->type->name != "F32" || divisors->shape != Shape{rope.dim / 2})
-      throw failure("{}: rope_freqs.weight: expected F32 [{}], found {} {}", path, rope.dim / 2,
-                    divisors->type->name, to_string(divisors->shape));
-    rope.scaling = "divisors";
-    rope.divisors = Tensor{DType::F32, divisors->shape, divisors->bytes, file.file()}.doubles();
-    for (const double divisor : rope.divisors) {
-      if (!(divisor > 0)) throw failure("{}: rope_freqs.weight holds {}", path, divisor);
+  return divisors;
+}
+
+RopeConfig rope_of(const GgufFile& file, const std::string& architecture, int dim_k) {
+  const auto path = file.file()->path().string();
+  const auto key = [&](const char* rest) { return architecture + ".rope." + rest; };
+  const auto number = [&](const char* rest, double otherwise) {
+    return file.number(key(rest)).value_or(otherwise);
+  };
+  RopeConfig rope;
+  rope.base = number("freq_base", 10000);
+  rope.dim = static_cast<int>(file.integer(key("dimension_count")).value_or(dim_k));
+  rope.original_context = file.integer(key("scaling.original_context_length"))
+                              .value_or(file.integer(architecture + ".context_length").value_or(0));
+  if (const auto scaling = file.text(key("scaling.type")).value_or("none"); scaling == "linear") {
+    rope.scaling = scaling;
+    rope.factor = number("scaling.factor", 1);
+  } else if (scaling == "yarn") {
+    for (const char* other :
+         {"scaling.yarn_log_multiplier", "scaling.yarn_ext_factor", "scaling.yarn_attn_factor"}) {
+      if (number(other, 1) != 1) throw invalid("{}: {} is not supported", path, key(other));
     }
+    rope.scaling = scaling;
+    rope.factor = number("scaling.factor", 1);
+    rope.low_frequency = number("scaling.yarn_beta_slow", 1);
+    rope.high_frequency = number("scaling.yarn_beta_fast", 32);
+    rope.attention_factor =
+        number("scaling.attn_factor", 1) * (rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1);
+    if (!(rope.factor > 0) || rope.original_context <= 0)
+      throw failure("{}: {}: needs a positive scaling.factor and scaling.original_context_length", path,
+                    key("scaling.type"));
+  } else if (scaling != "none" && scaling != "longrope") {
+    throw invalid("{}: {} '{}' is not supported; known: none, linear, yarn, longrope", path,
+                  key("scaling.type"), scaling);
+  }
+  const GgufTensor *divisors = file.find("rope_freqs.weight"),
+                   *brief = file.find("rope_factors_short.weight"),
+                   *extended = file.find("rope_factors_long.weight");
+  if (divisors) {
+    rope.scaling = "divisors";
+    rope.divisors = divisors_of(file, *divisors, rope.dim);
+  } else if (brief && extended) {
+    rope.scaling = "longrope";
+    rope.divisors = divisors_of(file, *brief, rope.dim);
+    rope.long_divisors = divisors_of(file, *extended, rope.dim);
+    rope.attention_factor = number("scaling.attn_factor", 1);
   }
   return rope;
 }
 
-TransformerSpec common_gguf(const GgufFile& file) {
+// Whose second norm the converter calls post_attention_norm though it stands before the MLP.
+bool renames_mlp_norm(std::string_view architecture) {
+  return architecture == "gpt-oss" || architecture == "glm4moe";
+}
+
+}  // namespace
+
+TransformerSpec common_gguf(const GgufFile& file, bool experts) {
   const auto path = file.file()->path().string();
   TransformerSpec spec;
   ModelConfig& config = spec.config;
@@ -61,8 +105,14 @@ TransformerSpec common_gguf(const GgufFile& file) {
     throw failure("{}: tensor token_embd.weight: expected a matrix, found {}", path,
                   embedding ? to_string(embedding->shape) : "nothing");
   config.vocabulary = static_cast<int>(embedding->shape[0]);
-  if (file.integer(key("expert_count")).value_or(0) > 0)
+  if (!experts && file.integer(key("expert_count")).value_or(0) > 0)
     throw invalid("{}: a mixture of experts ({}) is not supported", path, key("expert_count"));
+  if (file.integer(key("attention.kv_lora_rank")).value_or(0) > 0)
+    throw invalid(
+        "{}: {}: multi-head latent attention caches one latent instead of the keys and values of every head: "
+        "not "
+        "implemented",
+        path, key("attention.kv_lora_rank"));
 
   LayerSpec layer;
   LayerShape& shape = layer.attention;
@@ -81,7 +131,32 @@ TransformerSpec common_gguf(const GgufFile& file) {
   return spec;
 }
 
+MoeSpec experts_gguf(const GgufFile& file, const TransformerSpec& spec) {
+  const auto key = [&](const char* rest) { return spec.config.architecture + "." + rest; };
+  MoeSpec moe;
+  moe.layout = ExpertLayout::Parts;
+  moe.experts = static_cast<int>(need_positive(file, key("expert_count")));
+  moe.top = static_cast<int>(need_positive(file, key("expert_used_count")));
+  moe.intermediate =
+      static_cast<int>(file.integer(key("expert_feed_forward_length")).value_or(spec.config.intermediate));
+  if (moe.top > moe.experts)
+    throw failure("{}: {} experts a token of {}", spec.config.path, moe.top, moe.experts);
+  if (file.integer(key("expert_group_count")).value_or(1) > 1)
+    throw invalid("{}: {}: experts in groups are not supported", spec.config.path, key("expert_group_count"));
+  constexpr int64_t kSoftmax = 1, kSigmoid = 2, kSoftmaxOfChosen = 3;
+  const auto gating = file.integer(key("expert_gating_func")).value_or(kSoftmax);
+  if (gating != kSoftmax && gating != kSigmoid && gating != kSoftmaxOfChosen)
+    throw invalid("{}: {} {} is not supported", spec.config.path, key("expert_gating_func"), gating);
+  moe.sigmoid = gating == kSigmoid;
+  moe.correction =
+      file.find("blk." + std::to_string(spec.layers.size() - 1) + ".exp_probs_b.bias") != nullptr;
+  if (moe.sigmoid) moe.normalise = file.boolean(key("expert_weights_norm")).value_or(true);
+  moe.scale = file.number(key("expert_weights_scale")).value_or(1);
+  return moe;
+}
+
 std::map<std::string, GgufName> gguf_names(const TransformerSpec& spec) {
+  const bool renames = renames_mlp_norm(spec.config.architecture);
   const bool interleaved = rotary_order(spec.config.architecture) == RotaryOrder::Interleaved;
   std::map<std::string, GgufName> names{{"model.embed_tokens.weight", {"token_embd.weight"}},
                                         {"model.norm.weight", {"output_norm.weight"}},
@@ -94,7 +169,7 @@ std::map<std::string, GgufName> gguf_names(const TransformerSpec& spec) {
     };
     for (const auto& [norm, name] : {std::pair{spec.before_attention, "attn_norm"},
                                      {spec.after_attention, "post_attention_norm"},
-                                     {spec.before_mlp, "ffn_norm"},
+                                     {spec.before_mlp, renames ? "post_attention_norm" : "ffn_norm"},
                                      {spec.after_mlp, "post_ffw_norm"}}) {
       if (!norm.empty()) add(norm, name);
     }
@@ -109,6 +184,18 @@ std::map<std::string, GgufName> gguf_names(const TransformerSpec& spec) {
     add("mlp.up_proj", "ffn_up");
     add("mlp.gate_up_proj", "ffn_up");
     add("mlp.down_proj", "ffn_down");
+    if (layer.sinks)
+      names[layer_tensor(a.layer, "self_attn.sinks")] = {fmt::format("blk.{}.attn_sinks.weight", a.layer)};
+    if (layer.moe.experts == 0) continue;
+    const MoeSpec& moe = layer.moe;
+    add(moe.stem + "." + moe.router, "ffn_gate_inp");
+    names[layer_tensor(a.layer, moe.correction_name)] = {fmt::format("blk.{}.exp_probs_b.bias", a.layer)};
+    for (const char* part : {"gate", "up", "down"}) {
+      const auto stem = layer_tensor(a.layer, fmt::format("{}.experts.{}_proj", moe.stem, part));
+      names[stem] = {fmt::format("blk.{}.ffn_{}_exps.weight", a.layer, part)};
+      names[stem + "_bias"] = {fmt::format("blk.{}.ffn_{}_exps.bias", a.layer, part)};
+      add(fmt::format("{}.{}.{}_proj", moe.stem, moe.shared_name, part), fmt::format("ffn_{}_shexp", part));
+    }
   }
   return names;
 }

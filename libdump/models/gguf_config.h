@@ -10,9 +10,13 @@ namespace oscar {
 int64_t need_positive(const GgufFile& file, const std::string& key);
 
 // What most families share: sizes, heads, key and value length, layers of one kind, one rotary embedding with
-// its scaling (none, linear, or the divisors of rope_freqs.weight). Refuses experts and other scalings by
-// name.
-TransformerSpec common_gguf(const GgufFile& file);
+// its scaling (none, linear, yarn, or the divisors of rope_freqs.weight or rope_factors_*.weight). Refuses
+// experts, unless the family has them, and other scalings by name.
+TransformerSpec common_gguf(const GgufFile& file, bool experts = false);
+
+// The experts of a file: their number, how many a token takes, their width; a softmax over all, normalised,
+// or what expert_gating_func, expert_weights_norm and expert_weights_scale say.
+MoeSpec experts_gguf(const GgufFile& file, const TransformerSpec& spec);
 
 // The tensors of expected_tensors(spec) by their names in the file. Architectures that store rotary halves
 // interleaved have them put back.

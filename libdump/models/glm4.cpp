@@ -13,4 +13,14 @@ TransformerSpec glm4_hf(const HfConfig& config) {
   return spec;
 }
 
+TransformerSpec glm4_gguf(const GgufFile& file) {
+  TransformerSpec spec = common_gguf(file);
+  spec.after_attention = "post_self_attn_layernorm";
+  spec.after_mlp = "post_mlp_layernorm";
+  spec.fused_gate_up = true;
+  spec.config.ropes[0].neighbours = true;
+  for (auto& layer : spec.layers) layer.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
+  return spec;
+}
+
 }  // namespace oscar

@@ -9,6 +9,14 @@ namespace oscar {
 
 using Json = nlohmann::json;
 
+void HfConfig::refuse_other_caches() const {
+  if (has("kv_lora_rank"))
+    throw unsupported(
+        "kv_lora_rank",
+        "multi-head latent attention caches one latent and one rotary key instead of the keys and values "
+        "of every head: statistics, rotations and codes of a latent are not implemented");
+}
+
 HfConfig::HfConfig(const std::filesystem::path& directory) : path_(directory.string()) {
   const auto file = directory / "config.json";
   if (!std::filesystem::exists(file))
@@ -17,6 +25,7 @@ HfConfig::HfConfig(const std::filesystem::path& directory) : path_(directory.str
   if (!root.is_object()) throw failure("{}: is not a JSON object", file.string());
   const bool nested = root.contains("text_config") && root["text_config"].is_object();
   json_ = nested ? root["text_config"] : root;
+  sees_ = root.contains("vision_config") || root.contains("audio_config");
   for (const char* key : {"tie_word_embeddings", "quantization_config"}) {
     if (nested && !json_.contains(key) && root.contains(key)) json_[key] = root[key];
   }
@@ -55,6 +64,12 @@ double HfConfig::number(const char* key, std::optional<double> otherwise) const 
     throw wrong(path_, key, "a number", found);
   return found->get<double>();
 }
+double HfConfig::cap(const char* key, double otherwise) const {
+  if (json_.contains(key) && json_[key].is_null()) return 0;
+  const double value = number(key, otherwise);
+  if (!(value > 0)) throw wrong(path_, key, "a number above 0, or null", find(key));
+  return value;
+}
 bool HfConfig::flag(const char* key, bool otherwise) const {
   const Json* found = find(key);
   if (!found) return otherwise;
@@ -72,41 +87,6 @@ std::invalid_argument HfConfig::unsupported(const char* key, std::string_view wh
   return invalid("{}/config.json: '{}' {}: {}", path_, key, found ? found->dump() : "absent", why);
 }
 
-RopeConfig HfConfig::rope(const Json* parameters, double base, int dim) const {
-  RopeConfig rope;
-  rope.base = base;
-  rope.dim = dim;
-  if (!parameters || !parameters->is_object()) return rope;
-  const auto field = [&](const char* key, std::optional<double> otherwise = {}) {
-    const auto entry = parameters->find(key);
-    if (entry == parameters->end() || entry->is_null()) {
-      if (otherwise) return *otherwise;
-      throw failure("{}/config.json: rope scaling has no '{}'", path_, key);
-    }
-    if (!entry->is_number()) throw failure("{}/config.json: rope scaling: '{}' is not a number", path_, key);
-    return entry->get<double>();
-  };
-  rope.base = field("rope_theta", base);
-  std::string type = "default";
-  for (const char* key : {"rope_type", "type"}) {
-    if (parameters->contains(key) && (*parameters)[key].is_string()) {
-      type = (*parameters)[key];
-      break;
-    }
-  }
-  if (type == "default") return rope;
-  rope.scaling = type;
-  rope.factor = field("factor");
-  if (type == "linear") return rope;
-  if (type != "llama3")
-    throw invalid("{}/config.json: rope scaling '{}' is not supported; known: default, linear, llama3", path_,
-                  type);
-  rope.low_frequency = field("low_freq_factor");
-  rope.high_frequency = field("high_freq_factor");
-  rope.original_context = static_cast<int64_t>(field("original_max_position_embeddings"));
-  return rope;
-}
-
 double HfConfig::rotary_share(const Json* parameters) const {
   if (parameters && parameters->is_object() && parameters->contains("partial_rotary_factor")) {
     const auto& share = (*parameters)["partial_rotary_factor"];
@@ -117,10 +97,6 @@ double HfConfig::rotary_share(const Json* parameters) const {
 }
 
 TransformerSpec HfConfig::common(std::string_view experts) const {
-  if (has("kv_lora_rank"))
-    throw unsupported("kv_lora_rank",
-                      "multi-head latent attention caches one latent instead of keys and values, which has "
-                      "no per-head covariance yet");
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (experts.empty() && integer(key, 0) > 0)
       throw unsupported(key, "a mixture of experts that this family does not have");
@@ -132,7 +108,9 @@ TransformerSpec HfConfig::common(std::string_view experts) const {
   config.name = text("_name_or_path", "");
   if (config.name.empty()) config.name = std::filesystem::path(path_).filename().string();
   config.hidden = static_cast<int>(integer("hidden_size"));
-  config.intermediate = static_cast<int>(integer("intermediate_size"));
+  config.intermediate =
+      static_cast<int>(experts.empty() ? integer("intermediate_size")
+                                       : integer("intermediate_size", 0));  // none where all are experts
   config.vocabulary = static_cast<int>(integer("vocab_size"));
   config.context = integer("max_position_embeddings", 0);
   config.norm_eps = number("rms_norm_eps", 1e-6);
@@ -147,6 +125,8 @@ TransformerSpec HfConfig::common(std::string_view experts) const {
   const Json* parameters = find("rope_parameters") ? find("rope_parameters") : find("rope_scaling");
   const int rotary = static_cast<int>(std::lround(a.dim_k * rotary_share(parameters)));
   config.ropes = {rope(parameters, number("rope_theta", 10000.0), rotary)};
+  if (config.ropes[0].scaling == "dynamic")
+    config.context = static_cast<int64_t>(static_cast<double>(config.context) * config.ropes[0].factor);
   for (int i = 0; i < integer("num_hidden_layers"); ++i) {
     a.layer = i;
     spec.layers.push_back(layer);

@@ -21,10 +21,16 @@ class HfConfig {
   // std::runtime_error where none is given.
   int64_t integer(const char* key, std::optional<int64_t> otherwise = {}) const;
   double number(const char* key, std::optional<double> otherwise = {}) const;
+  // A soft cap: `otherwise` where the key is absent, 0 (none) where it is null; above 0.
+  double cap(const char* key, double otherwise) const;
   bool flag(const char* key, bool otherwise) const;
   std::string text(const char* key, const std::string& otherwise) const;
   const nlohmann::json* find(const char* key) const;  // nullptr where absent or null
   std::invalid_argument unsupported(const char* key, std::string_view why) const;
+
+  // std::invalid_argument for a model whose cache holds something else than keys and values of heads (MLA).
+  void refuse_other_caches() const;
+  bool sees() const { return sees_; }  // images or sound, beside the text decoder that is read here
 
   // What most families share: sizes, heads, head_dim (stated, else hidden / heads), scale 1 / sqrt(d), layers
   // of one kind, one rotary embedding of rope_theta or rope_parameters with its scaling.
@@ -38,6 +44,7 @@ class HfConfig {
   double rotary_share(const nlohmann::json* parameters) const;  // partial_rotary_factor, of either place
 
   std::string path_, type_;
+  bool sees_ = false;
   nlohmann::json json_;
 };
 

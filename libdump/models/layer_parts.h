@@ -15,7 +15,8 @@ class LayerParts {
   const LayerSpec& layer() const { return spec_.layers.at(static_cast<size_t>(layer_)); }
   bool has(const std::string& part) const { return shapes_.contains(layer_tensor(layer_, part)); }
   at::Tensor load(const std::string& part) const;
-  at::Tensor norm(const std::string& name) const;  // undefined for ""
+  at::Tensor load_part(const std::string& part, int64_t index) const;  // WeightSource::load_part
+  at::Tensor norm(const std::string& name) const;                      // undefined for ""
   // Several projections of one input as one, with their biases where all have one.
   Linear linear(const std::vector<std::string>& names, Precision precision) const;
 

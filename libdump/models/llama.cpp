@@ -11,7 +11,11 @@ TransformerSpec llama_hf(const HfConfig& config) {
 }
 
 TransformerSpec llama_gguf(const GgufFile& file) {
-  TransformerSpec spec = common_gguf(file);
+  TransformerSpec spec = common_gguf(file, true);
+  if (file.integer("llama.expert_count").value_or(0) > 0) {  // Mixtral
+    for (auto& layer : spec.layers) layer.moe = experts_gguf(file, spec);
+    return spec;
+  }
   spec.mlp_bias = file.find("blk.0.ffn_down.bias") != nullptr;
   for (auto& layer : spec.layers) {
     layer.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;

@@ -25,4 +25,15 @@ TransformerSpec minimax_m2_hf(const HfConfig& config) {
   return spec;
 }
 
+TransformerSpec minimax_m2_gguf(const GgufFile& file) {
+  TransformerSpec spec = common_gguf(file, true);
+  MoeSpec moe = experts_gguf(file, spec);
+  moe.correction_name = "mlp.e_score_correction_bias";
+  for (auto& layer : spec.layers) {
+    layer.moe = moe;
+    layer.qk_norm = QkNorm::Row;
+  }
+  return spec;
+}
+
 }  // namespace oscar

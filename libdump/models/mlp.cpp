@@ -10,6 +10,11 @@ at::Tensor LayerParts::load(const std::string& part) const {
   return weights_.load(name, shapes_.at(name));
 }
 
+at::Tensor LayerParts::load_part(const std::string& part, int64_t index) const {
+  const auto name = layer_tensor(layer_, part);
+  return weights_.load_part(name, shapes_.at(name), index);
+}
+
 at::Tensor LayerParts::norm(const std::string& name) const {
   if (name.empty()) return {};
   const at::Tensor weight = load(name + ".weight");
@@ -34,20 +39,30 @@ class GatedMlp : public Mlp {
  public:
   GatedMlp(const LayerParts& parts, const std::vector<std::string>& up, const std::string& down,
            Precision precision)
-      : gate_up_(parts.linear(up, precision)),
-        down_(parts.linear({down}, precision)),
+      : GatedMlp(parts, parts.linear(up, precision), parts.linear({down}, precision), precision) {}
+  GatedMlp(const LayerParts& parts, Linear gate_up, Linear down, Precision precision)
+      : gate_up_(std::move(gate_up)),
+        down_(std::move(down)),
         activation_(parts.spec().activation),
+        alpha_(parts.layer().moe.swiglu_alpha),
+        limit_(parts.layer().moe.swiglu_limit),
         precision_(precision) {}
   at::Tensor operator()(at::Tensor x) const override { return apply(activation(std::move(x), precision_)); }
   // Of what activation() made.
   at::Tensor apply(const at::Tensor& x) const {
     const at::Tensor gate_up = gate_up_(x);
-    return down_(activation(activation_ == Activation::Silu ? swiglu(gate_up) : geglu(gate_up), precision_));
+    return down_(activation(gated(gate_up), precision_));
   }
 
  private:
+  at::Tensor gated(const at::Tensor& gate_up) const {
+    if (limit_ > 0) return clamped_swiglu(gate_up, alpha_, limit_);
+    return activation_ == Activation::Silu ? swiglu(gate_up) : geglu(gate_up);
+  }
+
   Linear gate_up_, down_;
   Activation activation_;
+  double alpha_, limit_;
   Precision precision_;
 };
 
@@ -57,20 +72,28 @@ class Experts : public Mlp {
  public:
   Experts(const LayerParts& parts, Precision precision) : moe_(parts.layer().moe), precision_(precision) {
     const std::string& stem = moe_.stem;
-    router_ = parts.load(stem + ".gate.weight");
+    router_ = parts.load(stem + "." + moe_.router + ".weight");
+    if (moe_.router_bias) router_bias_ = parts.load(stem + "." + moe_.router + ".bias");
     if (moe_.correction) correction_ = parts.load(moe_.correction_name);
+    if (moe_.shared_gate) shared_gate_ = parts.load(stem + ".shared_expert_gate.weight");
     for (int e = 0; e < moe_.experts; ++e) {
+      if (moe_.layout != ExpertLayout::Each) {
+        experts_.push_back(stored_together(parts, e, precision));
+        continue;
+      }
       const auto at = [&](const std::string& part) { return fmt::format("{}.experts.{}.{}", stem, e, part); };
       experts_.emplace_back(parts, std::vector{at(moe_.gate), at(moe_.up)}, at(moe_.down), precision);
     }
     if (moe_.shared > 0) {
-      const std::string at = stem + ".shared_experts.";
+      const std::string at = stem + "." + moe_.shared_name + ".";
       shared_.emplace(parts, std::vector{at + "gate_proj", at + "up_proj"}, at + "down_proj", precision);
     }
   }
 
   at::Tensor operator()(at::Tensor x) const override {
     const auto [weights, chosen] = route(x);
+    at::Tensor shared_gate;
+    if (moe_.shared_gate) shared_gate = at::sigmoid(at::linear(x, shared_gate_));
     const int64_t tokens = x.size(0);
     at::Tensor out = at::zeros_like(x);
     const at::Tensor in = activation(std::move(x), precision_);
@@ -89,14 +112,42 @@ class Experts : public Mlp {
       part.mul_(weights.view({-1}).index_select(0, slot).unsqueeze(1));
       out.index_add_(0, index, part);
     }
-    if (shared_) out.add_(shared_->apply(in));
-    return out;
+    if (!shared_) return out;
+    const at::Tensor shared = shared_->apply(in).to(at::kFloat);
+    return out.add_(shared_gate.defined() ? shared * shared_gate : shared);
   }
 
  private:
+  static GatedMlp stored_together(const LayerParts& parts, int expert, Precision precision) {
+    const std::string all = parts.layer().moe.stem + ".experts.";
+    if (parts.layer().moe.layout == ExpertLayout::Stacked)
+      return {parts, Linear(parts.load_part(all + "gate_up_proj", expert), precision),
+              Linear(parts.load_part(all + "down_proj", expert), precision), precision};
+    if (parts.layer().moe.layout == ExpertLayout::Parts) {
+      const auto gate_up = [&](const char* kind) {
+        return at::cat({parts.load_part(all + "gate_proj" + kind, expert),
+                        parts.load_part(all + "up_proj" + kind, expert)});
+      };
+      const bool bias = parts.layer().moe.expert_bias;
+      return {parts, Linear(gate_up(""), precision, bias ? gate_up("_bias") : at::Tensor()),
+              Linear(parts.load_part(all + "down_proj", expert), precision,
+                     bias ? parts.load_part(all + "down_proj_bias", expert) : at::Tensor()),
+              precision};
+    }
+    const auto apart = [](const at::Tensor& x) {  // gates, then ups
+      return at::cat({x.slice(0, 0, {}, 2), x.slice(0, 1, {}, 2)});
+    };
+    return {parts,
+            Linear(apart(parts.load_part(all + "gate_up_proj", expert).t()), precision,
+                   apart(parts.load_part(all + "gate_up_proj_bias", expert))),
+            Linear(parts.load_part(all + "down_proj", expert).t().contiguous(), precision,
+                   parts.load_part(all + "down_proj_bias", expert)),
+            precision};
+  }
+
   // (T, top) weights and expert numbers.
   std::pair<at::Tensor, at::Tensor> route(const at::Tensor& x) const {
-    const at::Tensor logits = at::linear(x, router_);
+    const at::Tensor logits = at::linear(x, router_, router_bias_);
     const at::Tensor scores = moe_.sigmoid ? at::sigmoid(logits) : at::softmax(logits, 1);
     const at::Tensor chosen =
         std::get<1>(at::topk(correction_.defined() ? scores + correction_ : scores, moe_.top, 1))
@@ -108,7 +159,7 @@ class Experts : public Mlp {
 
   const MoeSpec moe_;
   Precision precision_;
-  at::Tensor router_, correction_;
+  at::Tensor router_, router_bias_, correction_, shared_gate_;
   std::vector<GatedMlp> experts_;
   std::optional<GatedMlp> shared_;
 };

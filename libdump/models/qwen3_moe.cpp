@@ -1,8 +1,10 @@
 // Qwen3-MoE (30B-A3B, 235B-A22B): Qwen3 attention; experts picked by a softmax over all of them, in some
 // layers or in all.
-#include "libdump/models/families.h"
+#include <fmt/format.h>
 
 #include <algorithm>
+
+#include "libdump/models/families.h"
 
 namespace oscar {
 
@@ -10,7 +12,8 @@ TransformerSpec qwen3_moe_hf(const HfConfig& config) {
   TransformerSpec spec = config.common("num_experts");
   MoeSpec moe;
   // Newer exporters write the second name.
-  moe.experts = static_cast<int>(config.integer(config.has("num_experts") ? "num_experts" : "num_local_experts"));
+  moe.experts =
+      static_cast<int>(config.integer(config.has("num_experts") ? "num_experts" : "num_local_experts"));
   moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
   moe.intermediate = static_cast<int>(config.integer("moe_intermediate_size"));
   moe.normalise = config.flag("norm_topk_prob", false);
@@ -26,6 +29,17 @@ TransformerSpec qwen3_moe_hf(const HfConfig& config) {
   set_windows(spec, config,
               config.flag("use_sliding_window", false) ? config.integer("sliding_window", 0) : 0,
               [](int) { return true; });
+  return spec;
+}
+
+TransformerSpec qwen3_moe_gguf(const GgufFile& file) {
+  TransformerSpec spec = common_gguf(file, true);
+  for (auto& layer : spec.layers) {
+    layer.qk_norm = QkNorm::Head;
+    // Where a model has dense layers too, their tensors are of another name.
+    if (file.find(fmt::format("blk.{}.ffn_gate_inp.weight", layer.attention.layer)))
+      layer.moe = experts_gguf(file, spec);
+  }
   return spec;
 }
 

@@ -43,28 +43,51 @@ namespace {
 
 template <typename Column>
 const FamilyInfo& find_family(const std::string& name, Column column, const std::string& where,
-                              std::string_view what) {
+                              std::string_view what, std::string_view hint = "") {
   std::string known;
   for (const FamilyInfo& family : family_table()) {
     if ((family.*column).empty()) continue;
     if (family.*column == name) return family;
     known += (known.empty() ? "" : ", ") + std::string(family.*column);
   }
-  throw invalid("{}: {} '{}' is not supported; known: {}", where, what, name, known);
+  throw invalid("{}: {} '{}' is not supported; known: {}{}", where, what, name, known, hint);
+}
+
+// Of a directory: what is there beside the decoder. Notes say what is left out.
+void leave_out(const HfConfig& config, SafeTensorsWeights& weights, TransformerSpec& spec) {
+  auto& notes = spec.config.notes;
+  const auto further = config.integer("num_nextn_predict_layers", 0);
+  weights.allow_layers_after(further);
+  if (further > 0 &&
+      weights.has(layer_tensor(static_cast<int>(spec.layers.size()), "input_layernorm.weight")))
+    notes.push_back(fmt::format("{} after the decoder, for predicting further tokens, left out",
+                                further == 1 ? "one layer" : fmt::format("{} layers", further)));
+  if (const auto count = weights.leave_out({"mtp."}); count > 0)
+    notes.push_back(fmt::format("{} tensors for predicting further tokens (mtp.*) left out", count));
+  if (const auto count =
+          weights.leave_out({"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
+                             "vision_model.", "model.multi_modal_projector.", "multi_modal_projector."});
+      count > 0)
+    notes.push_back(fmt::format("{} tensors of a vision tower left out: calibration reads text only", count));
 }
 
 std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precision precision) {
   const HfConfig config(path);
-  const FamilyInfo& family =
-      find_family(config.model_type(), &FamilyInfo::model_type, path.string(), "model_type");
+  config.refuse_other_caches();
+  const FamilyInfo& family = find_family(
+      config.model_type(), &FamilyInfo::model_type, path.string(), "model_type",
+      config.sees()
+          ? ". It sees or hears: only text decoders of these families are read, and images or sound never"
+          : "");
   TransformerSpec spec = family.from_hf(config);
   auto weights = std::make_unique<SafeTensorsWeights>(path);
-  const auto further = config.integer("num_nextn_predict_layers", 0);
-  weights->allow_layers_after(further);
-  if (further > 0 &&
-      weights->has(layer_tensor(static_cast<int>(spec.layers.size()), "input_layernorm.weight")))
-    spec.config.notes.push_back(fmt::format("{} after the decoder, for predicting further tokens, left out",
-                                            further == 1 ? "one layer" : fmt::format("{} layers", further)));
+  leave_out(config, *weights, spec);
+  for (auto& layer : spec.layers) {  // exporters differ, and the configuration does not say
+    auto& moe = layer.moe;
+    if (moe.layout == ExpertLayout::Each && moe.experts > 0 &&
+        weights->has(layer_tensor(layer.attention.layer, moe.stem + ".experts.gate_up_proj")))
+      moe.layout = ExpertLayout::Stacked;
+  }
   // Where the configuration leaves it to the default of its class, the checkpoint tells.
   if (!config.has("tie_word_embeddings")) spec.config.tied_embeddings = !weights->has("lm_head.weight");
   finish(spec);

@@ -75,6 +75,7 @@ LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& 
     problem.o_stride = int64_t{shape_.q_heads} * shape_.dim_v;
     problem.metric = metric_.data() + h * group * shape_.dim_v * shape_.dim_v;
     problem.dim_v = shape_.dim_v;
+    problem.logit_cap = static_cast<float>(shape_.logit_cap);
     const auto at = static_cast<size_t>(h * group * n);
     score_stats(problem,
                 {mass.data() + at, sink_mass.data() + at, entropy.data() + at, kept.u.data() + h * tokens,

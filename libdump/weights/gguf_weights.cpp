@@ -45,6 +45,17 @@ at::Tensor GgufWeights::load(const std::string& name, const std::vector<int64_t>
   return heads ? halves(out, heads) : out;
 }
 
+at::Tensor GgufWeights::load_part(const std::string& name, const std::vector<int64_t>& shape,
+                                  int64_t index) const {
+  const GgufTensor& tensor = find(name, shape);
+  at::Tensor out = at::empty(std::vector<int64_t>(shape.begin() + 1, shape.end()), at::kFloat);
+  const size_t bytes = tensor.bytes.size() / static_cast<size_t>(shape[0]);
+  dequantise(*tensor.type, tensor.bytes.data() + static_cast<size_t>(index) * bytes, out.numel(),
+             out.mutable_data_ptr<float>());
+  check_finite(out, name_of(name).name);
+  return out;
+}
+
 at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int64_t>& shape,
                                   std::span<const int32_t> rows) const {
   const GgufTensor& tensor = find(name, shape);
@@ -64,8 +75,9 @@ void GgufWeights::check(const std::map<std::string, std::vector<int64_t>>& expec
   std::set<std::string_view> known;
   for (const auto& entry : expected) known.insert(name_of(entry.first).name);
   for (const auto& tensor : file_->tensors()) {
-    // rope_freqs.weight belongs to the rotary embedding, which the configuration has read.
-    if (!known.contains(tensor.name) && tensor.name != "rope_freqs.weight") {
+    // These belong to the rotary embedding, which the configuration has read.
+    const bool rope = tensor.name == "rope_freqs.weight" || tensor.name.starts_with("rope_factors_");
+    if (!known.contains(tensor.name) && !rope) {
       throw invalid(
           "{}: tensor {} is not part of this architecture as it is computed here (biases, experts and rope "
           "factors are supported where the family says so)",

@@ -20,6 +20,8 @@ class GgufWeights : public WeightSource {
   GgufWeights(std::shared_ptr<const GgufFile> file, std::map<std::string, GgufName> names)
       : file_(std::move(file)), names_(std::move(names)) {}
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const override;
+  at::Tensor load_part(const std::string& name, const std::vector<int64_t>& shape,
+                       int64_t index) const override;
   at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                        std::span<const int32_t> rows) const override;
   void check(const std::map<std::string, std::vector<int64_t>>& expected) const override;

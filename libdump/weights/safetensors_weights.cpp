@@ -8,13 +8,15 @@
 #include "formats/error.h"
 #include "formats/sha256.h"
 #include "libdump/weights/finite.h"
+#include "libdump/weights/mxfp4.h"
 
 namespace oscar {
 namespace {
 
 constexpr int64_t kBlock =
     128;  // of block-scaled FP8, both ways; the last block of a row or column may be cut
-constexpr std::string_view kEmbedding = "embed_tokens.weight", kWeight = ".weight";
+constexpr std::string_view kEmbedding = "embed_tokens.weight", kWeight = ".weight", kBlocks = "_blocks",
+                           kScales = "_scales";
 
 bool is_scale(std::string_view name) {
   return name.ends_with(".weight_scale") || name.ends_with(".weight_scale_inv") ||
@@ -50,7 +52,9 @@ SafeTensorsWeights::SafeTensorsWeights(const std::filesystem::path& directory)
   std::string found;
   for (const auto& shard : shards_.shards) {
     for (const auto& entry : shard.content.tensors) {
-      if (entry.first.ends_with(kEmbedding) && (found.empty() || entry.first.size() < found.size()))
+      // "mtp." predicts further tokens.
+      if (entry.first.ends_with(kEmbedding) && !entry.first.starts_with("mtp.") &&
+          (found.empty() || entry.first.size() < found.size()))
         found = entry.first;
     }
   }
@@ -66,6 +70,13 @@ SafeTensorsWeights::SafeTensorsWeights(const std::filesystem::path& directory)
         tensors_.emplace(name, &tensor);
     }
   }
+}
+
+int64_t SafeTensorsWeights::leave_out(std::initializer_list<std::string_view> prefixes) {
+  return static_cast<int64_t>(std::erase_if(tensors_, [&](const auto& entry) {
+    return std::ranges::any_of(prefixes,
+                               [&](std::string_view prefix) { return entry.first.starts_with(prefix); });
+  }));
 }
 
 const Tensor* SafeTensorsWeights::find(const std::string& name) const {
@@ -114,6 +125,24 @@ SafeTensorsWeights::Scales SafeTensorsWeights::scales_of(const std::string& name
   return scales;
 }
 
+SafeTensorsWeights::Packed SafeTensorsWeights::packed(const std::string& name,
+                                                      const std::vector<int64_t>& shape) const {
+  const Packed found{find(name + std::string(kBlocks)), find(name + std::string(kScales))};
+  if (!found.blocks && !found.scales) return found;
+  const auto where = fmt::format("{}: tensor {}", directory_.string(), name);
+  if (!found.blocks || !found.scales || find(name))
+    throw failure("{}: MXFP4 is a tensor of blocks and one of scales, and no other; found{}{}{}", where,
+                  found.blocks ? " _blocks" : "", found.scales ? " _scales" : "",
+                  find(name) ? " and the tensor itself" : "");
+  if (shape.size() != 3 || shape[1] % mxfp4::kBlock != 0)
+    throw failure("{}: MXFP4 of shape {}: expected (experts, in, out) with blocks of {} of `in`", where,
+                  to_string(shape), mxfp4::kBlock);
+  const int64_t blocks = shape[1] / mxfp4::kBlock;
+  expect(*found.blocks, DType::U8, {shape[0], shape[2], blocks, mxfp4::kBlock / 2}, where + "_blocks");
+  expect(*found.scales, DType::U8, {shape[0], shape[2], blocks}, where + "_scales");
+  return found;
+}
+
 void SafeTensorsWeights::convert(const std::string& name, const Tensor& weight, int64_t first, int64_t rows,
                                  float* out) const {
   const int64_t columns =
@@ -136,6 +165,23 @@ at::Tensor SafeTensorsWeights::load(const std::string& name, const std::vector<i
   return out;
 }
 
+at::Tensor SafeTensorsWeights::load_part(const std::string& name, const std::vector<int64_t>& shape,
+                                         int64_t index) const {
+  at::Tensor out;
+  if (const Packed codes = packed(name, shape); codes.blocks) {
+    const int64_t blocks = codes.scales->count() / shape[0];
+    out = at::empty({shape[2], shape[1]}, at::kFloat);
+    mxfp4::decode(codes.blocks->bytes.data() + index * blocks * (mxfp4::kBlock / 2),
+                  codes.scales->bytes.data() + index * blocks, blocks, out.mutable_data_ptr<float>());
+    out = out.t().contiguous();
+  } else {
+    out = at::empty(std::vector<int64_t>(shape.begin() + 1, shape.end()), at::kFloat);
+    convert(name, need(name, shape), index, 1, out.mutable_data_ptr<float>());
+  }
+  check_finite(out, name);
+  return out;
+}
+
 at::Tensor SafeTensorsWeights::load_rows(const std::string& name, const std::vector<int64_t>& shape,
                                          std::span<const int32_t> rows) const {
   const Tensor& weight = need(name, shape);
@@ -154,13 +200,17 @@ void SafeTensorsWeights::check(const std::map<std::string, std::vector<int64_t>>
   int64_t last = -1;
   for (const auto& [name, shape] : expected) {
     last = std::max(last, layer_of(name));
-    if (!find(name)) missing.push_back(name);
+    if (!find(name) && !packed(name, shape).blocks) missing.push_back(name);
   }
   for (const auto& entry : tensors_) {
     const auto& name = entry.first;
     const auto layer = layer_of(name);
     if (layer > last && layer <= last + layers_after_) continue;
     const bool tied_head = name == "lm_head.weight";  // some exporters write the shared matrix twice
+    const auto of_packed = [&](std::string_view suffix) {
+      return name.ends_with(suffix) && expected.contains(name.substr(0, name.size() - suffix.size()));
+    };
+    if (of_packed(kBlocks) || of_packed(kScales)) continue;
     if (!expected.contains(name) && !is_scale(name) && !is_buffer(name) && !tied_head)
       surplus.push_back(name);
   }
@@ -172,6 +222,7 @@ void SafeTensorsWeights::check(const std::map<std::string, std::vector<int64_t>>
         surplus.empty() ? "none" : listed(surplus));
   }
   for (const auto& [name, shape] : expected) {
+    if (packed(name, shape).blocks) continue;
     const Tensor& weight = need(name, shape);
     if (weight.dtype == DType::F8_E4M3) scales_of(name, weight);
   }

@@ -1,5 +1,6 @@
-// The tensors of a Hugging Face directory as a WeightSource. BF16, F16, F32, and FP8 (e4m3) with one scale a
-// tensor, a channel or a block.
+// The tensors of a Hugging Face directory as a WeightSource. BF16, F16, F32, FP8 (e4m3) with one scale a
+// tensor, a channel or a block, and the MXFP4 of gpt-oss: instead of a tensor X (E, in, out) X_blocks (E,
+// out, in / 32, 16) and X_scales (E, out, in / 32), both U8 (mxfp4.h).
 #pragma once
 #include <filesystem>
 
@@ -14,12 +15,16 @@ class SafeTensorsWeights : public WeightSource {
   // agree with them.
   explicit SafeTensorsWeights(const std::filesystem::path& directory);
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const override;
+  at::Tensor load_part(const std::string& name, const std::vector<int64_t>& shape,
+                       int64_t index) const override;
   at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                        std::span<const int32_t> rows) const override;
   void check(const std::map<std::string, std::vector<int64_t>>& expected) const override;
   int64_t bytes() const override;
   std::string digest() const override;  // over the digests of config.json and of the shards in name order
   bool has(const std::string& name) const { return find(name) != nullptr; }
+  // Drops the tensors whose names begin with one of these, and says how many there were.
+  int64_t leave_out(std::initializer_list<std::string_view> prefixes);
   // That many layers after the decoder's, which predict further tokens, are no surplus.
   void allow_layers_after(int64_t count) { layers_after_ = count; }
 
@@ -33,6 +38,11 @@ class SafeTensorsWeights : public WeightSource {
     int64_t columns = 1, block_rows = 1, block_columns = 1;
   };
   Scales scales_of(const std::string& name, const Tensor& weight) const;
+  // The blocks and scales of an MXFP4 tensor of that shape; nullptrs where there are none under that name.
+  struct Packed {
+    const Tensor *blocks = nullptr, *scales = nullptr;
+  };
+  Packed packed(const std::string& name, const std::vector<int64_t>& shape) const;
   void convert(const std::string& name, const Tensor& weight, int64_t first_row, int64_t rows,
                float* out) const;
 

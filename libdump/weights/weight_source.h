@@ -16,6 +16,10 @@ class WeightSource {
   // (shape) float32, freshly allocated. Missing tensor, other shape, unsupported block type, NaN or infinity:
   // an error that names tensor, expected and found.
   virtual at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const = 0;
+  // The `index`-th part of a tensor of that shape along its first dimension, (shape[1:]) float32: experts are
+  // stored as one tensor and read one at a time.
+  virtual at::Tensor load_part(const std::string& name, const std::vector<int64_t>& shape,
+                               int64_t index) const = 0;
   // The given rows of a matrix of that shape: an embedding is never dequantised whole.
   virtual at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,
                                std::span<const int32_t> rows) const = 0;

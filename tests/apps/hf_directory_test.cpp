@@ -3,6 +3,7 @@
 
 #include "formats/npy.h"
 #include "formats/safetensors.h"
+#include "libcalib/artifacts/statistics_file.h"
 #include "tests/apps/tools.h"
 
 namespace oscar::test {
@@ -137,11 +138,103 @@ TEST_F(HfDirectory, WhatIsNotSupportedIsNamed) {
   refuse(2, "model_type 'gpt_neo' is not supported; known: llama, mistral");
   configure(R"("model_type": "gpt_neo")", R"("kv_lora_rank": 512, "model_type": "llama")");
   refuse(2, "multi-head latent attention");
+  configure(R"("model_type": "llama")", R"("model_type": "deepseek_v3")");
+  refuse(2, "caches one latent and one rotary key");
+  configure(R"("model_type": "deepseek_v3")", R"("model_type": "llama")");
   configure(R"("kv_lora_rank": 512,)", R"("num_local_experts": 8,)");
   refuse(2, "mixture of experts");
   configure(R"("num_local_experts": 8,)", "");
-  configure(R"("rope_type": "llama3")", R"("rope_type": "yarn")");
-  refuse(2, "rope scaling 'yarn' is not supported");
+  configure(R"("rope_type": "llama3")", R"("rope_type": "proportional")");
+  refuse(2,
+         "rope scaling 'proportional' is not supported; known: default, linear, dynamic, llama3, yarn, "
+         "longrope");
+  configure(R"("rope_type": "proportional")", R"("rope_type": "longrope")");
+  refuse(3, "'short_factor': expected 8 positive numbers, found nothing");
+}
+
+TEST_F(HfDirectory, WhatAModelSeesWithIsLeftOutAndSaidSo) {
+  configure(R"("model_type": "llama")", R"("model_type": "mllama", "vision_config": {})");
+  refuse(2, "images or sound never");
+  configure(R"("model_type": "mllama")", R"("model_type": "llama")");
+  auto content = weights();
+  const Tensor some = content.tensors.at("model.norm.weight");
+  content.tensors["model.visual.blocks.0.norm.weight"] = content.tensors["vision_tower.patch.weight"] = some;
+  content.tensors["mtp.norm.weight"] = some;
+  save(content);
+  const auto outcome = dump();
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_NE(outcome.err.find("2 tensors of a vision tower left out"), std::string::npos) << outcome;
+  EXPECT_NE(outcome.err.find("1 tensors for predicting further tokens (mtp.*) left out"), std::string::npos)
+      << outcome;
+}
+
+// Sink logits, a soft cap, and layers that have no cache.
+class OtherAttention : public HfDirectory {
+ protected:
+  void take(const std::string& family) const {
+    fs::remove_all(model_);
+    fs::copy(golden("families/" + family), model_, fs::copy_options::recursive);
+  }
+  // Dumped, fitted, verified; the statistics.
+  std::string through() const {
+    const auto dumped = dump();
+    EXPECT_EQ(dumped.code, 0) << dumped;
+    const std::string stats = (folder_ / "stats.h5").string(), rotations = (folder_ / "rotations").string();
+    fs::remove_all(rotations);
+    const auto fitted = tool("oscar-fit", {stats, "-o", rotations, "-q"});
+    EXPECT_EQ(fitted.code, 0) << fitted;
+    const auto verified = tool("oscar-verify", {stats, "--rotations", rotations, "--end-to-end", "-q"});
+    EXPECT_EQ(verified.code, 0) << verified;
+    return stats;
+  }
+};
+TEST_F(OtherAttention, SinkLogitsReachTheStatistics) {
+  take("gpt_oss_mxfp4");
+  const StatisticsReader statistics(through());
+  ASSERT_EQ(statistics.header().layers.size(), 2u);
+  for (const auto& shape : statistics.header().layers) {
+    const auto stored =
+        weights().tensors.at(fmt::format("model.layers.{}.self_attn.sinks", shape.layer)).floats();
+    EXPECT_EQ(shape.sink_logits, stored);
+    EXPECT_EQ(shape.sliding_window, shape.layer == 0 ? 40 : 0);
+  }
+}
+TEST_F(OtherAttention, TheSoftCapReachesTheStatistics) {
+  take("gemma2");
+  const StatisticsReader statistics(through());
+  for (const auto& shape : statistics.header().layers) EXPECT_EQ(shape.logit_cap, 4);
+  configure(R"("attn_logit_softcapping": 4.0)", R"("attn_logit_softcapping": -4.0)");
+  fs::remove(folder_ / "stats.h5");
+  refuse(3, "'attn_logit_softcapping': expected a number above 0, or null, found -4");
+}
+TEST_F(OtherAttention, OnlyLayersWithACacheAreCalibrated) {
+  take("qwen3_5");
+  const std::string stats = through();
+  const StatisticsReader statistics(stats);
+  EXPECT_EQ(statistics.header().provenance.layers_total, 4);
+  ASSERT_EQ(statistics.header().layers.size(), 2u);
+  EXPECT_EQ(statistics.header().layers[0].layer, 1);
+  EXPECT_EQ(statistics.header().layers[1].layer, 3);
+  const auto generated = tool("oscar-verify", {stats, "--rotations", (folder_ / "rotations").string(),
+                                               "--end-to-end", "--generate", "4", "-q"});
+  EXPECT_EQ(generated.code, 2) << generated;
+  EXPECT_NE(generated.err.find("2 of its 4 layers keep a state"), std::string::npos) << generated;
+}
+TEST_F(OtherAttention, Mxfp4ThatIsNotWhole) {
+  take("gpt_oss_mxfp4");
+  auto content = weights();
+  const std::string stem = "model.layers.1.mlp.experts.down_proj";
+  const Tensor scales = content.tensors.extract(stem + "_scales").mapped();
+  save(content);
+  refuse(3, "MXFP4 is a tensor of blocks and one of scales, and no other; found _blocks");
+  content.tensors[stem + "_scales"] = make_tensor(DType::U8, {1, 2}, std::vector<std::byte>(2));
+  save(content);
+  refuse(3, stem + "_scales: expected U8 [4, 64, 1], found U8 [1, 2]");
+  std::vector<std::byte> spoilt(scales.bytes.begin(), scales.bytes.end());
+  spoilt[0] = std::byte{255};
+  content.tensors[stem + "_scales"] = make_tensor(DType::U8, scales.shape, spoilt);
+  save(content);
+  refuse(3, stem + ": element 0 is nan");
 }
 
 }  // namespace

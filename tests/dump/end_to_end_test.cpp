@@ -99,8 +99,10 @@ void attend_by_query(const CacheCodes& codes, const Windows& windows, const Atte
       const auto in_history = [&](int64_t key) { return key >= windows.sink && key <= t - windows.recent; };
       for (int64_t key = begin; key <= t; ++key)
         p[key - begin] = s.scale * q.dot((in_history(key) ? k.coded : k.exact).row(key));
-      p = (p.array() - p.maxCoeff()).exp();
-      p /= p.sum();
+      if (s.logit_cap > 0) p = s.logit_cap * (p / s.logit_cap).array().tanh();
+      const double top = p.maxCoeff();
+      p = (p.array() - top).exp();
+      p /= p.sum() + (s.sink_logits.empty() ? 0 : std::exp(s.sink_logits[static_cast<size_t>(j)] - top));
       for (int64_t key = begin; key <= t; ++key)
         sum += p[key - begin] * (in_history(key) ? v.coded : v.exact).row(key);
       for (int i = 0; i < s.dim_v; ++i) o[(t * s.q_heads + j) * s.dim_v + i] = static_cast<float>(sum[i]);
@@ -114,6 +116,8 @@ TEST(QuantisedAttention, ReadsWhatAServerReads) {
     for (const Windows windows : {kWindows, Windows{0, 8}, Windows{32, 8}, Windows{8, 64}, Windows{4, 0}}) {
       for (const int64_t tokens : {1, 24, 25, 77, 150}) {
         shape.sliding_window = tokens == 77 ? 40 : 0;
+        shape.logit_cap = tokens == 77 ? 1.5 : 0;
+        shape.sink_logits = tokens == 150 ? std::vector<float>{2, 0, -1, 8, 1, 3} : std::vector<float>{};
         const CacheCodes codes = cache({shape}, "sglang-prefill", basis);
         const auto q = test::normal(static_cast<size_t>(tokens * shape.q_heads * shape.dim_k), 1),
                    k = test::normal(static_cast<size_t>(tokens * shape.kv_heads * shape.dim_k), 2),

@@ -2,11 +2,14 @@
 // (tests/golden/make_families.py).
 #include <ATen/ATen.h>
 
+#include <bit>
 #include <cstdlib>
+#include <set>
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
 #include "libdump/decoder.h"
+#include "libdump/weights/mxfp4.h"
 #include "tests/support/support.h"
 
 namespace oscar {
@@ -43,13 +46,14 @@ Errors compare(const std::string& name, const test::fs::path& path, Precision pr
     for (const int64_t t : positions) rows.insert(rows.end(), values + t * width, values + (t + 1) * width);
     return rows;
   };
+  size_t row = 0;  // of the layers that have a cache
   for (size_t layer = 0; !decoder.done(); ++layer) {
     decoder.run_layer([&](int64_t, const AttentionRows& rows) {
       const LayerShape& s = *rows.shape;
       const auto check = [&](const char* part, const float* values, int64_t width) {
         const auto found = picked(values, width), all = expected(part);
         const double error =
-            test::relative_error(found, std::span(all).subspan(layer * found.size(), found.size()));
+            test::relative_error(found, std::span(all).subspan(row * found.size(), found.size()));
         if (error <= errors.rows) return;
         errors.rows = error;
         errors.where = fmt::format("layer {} {}", layer, part);
@@ -59,6 +63,8 @@ Errors compare(const std::string& name, const test::fs::path& path, Precision pr
       check("k", rows.k, int64_t{s.kv_heads} * s.dim_k);
       check("v", rows.v, int64_t{s.kv_heads} * s.dim_v);
       check("o", rows.o, int64_t{s.q_heads} * s.dim_v);
+      EXPECT_EQ(s.layer, static_cast<int>(layer));
+      ++row;
     });
   }
   const at::Tensor logits = model->logits(decoder.hidden()[0]);
@@ -87,8 +93,32 @@ TEST_P(Families, RowsAndLogitsOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          ::testing::Values("llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3",
                                            "gemma3", "phi3", "olmo2", "granite", "qwen3_moe", "mixtral",
-                                           "glm4", "glm4_moe", "minimax_m2"),
+                                           "glm4", "glm4_moe", "minimax_m2", "gpt_oss", "gpt_oss_mxfp4",
+                                           "gemma2", "gemma2_scale", "yarn", "longrope", "dynamic", "qwen3_5",
+                                           "qwen3_5_moe", "qwen3_next"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Every four bits under every scale, as transformers reads them: denormal, infinite and all.
+TEST(FamiliesMxfp4, EveryCodeUnderEveryScaleToTheBit) {
+  const SafeTensors golden = read_safetensors(test::golden("mxfp4.safetensors"));
+  const Tensor &blocks = golden.tensors.at("blocks"), &scales = golden.tensors.at("scales");
+  const auto expected = golden.tensors.at("values").floats();
+  std::vector<float> got(expected.size());
+  mxfp4::decode(blocks.bytes.data(), scales.bytes.data(), scales.count(), got.data());
+  ASSERT_EQ(scales.count(), 512);
+  std::set<std::pair<int, int>> seen;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const int scale = std::to_integer<int>(scales.bytes[i / 32]),
+              byte = std::to_integer<int>(blocks.bytes[i / 2]);
+    seen.insert({scale, i % 2 ? byte >> 4 : byte & 15});
+    if (scale == 255)  // the format calls these NaN; transformers has infinities among them
+      EXPECT_TRUE(std::isnan(got[i]));
+    else
+      ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected[i]))
+          << scale << " " << byte;
+  }
+  EXPECT_EQ(seen.size(), 4096);
+}
 
 // The same checkpoints as GGUF files, with the names and changes of the `gguf` package. Windows that a GGUF
 // file does not hold are longer than the prompts.
@@ -102,7 +132,8 @@ TEST(FamiliesGguf, RowsAndLogitsOfTransformers) {
       test::run({python, script.string(), test::golden("families").string(), folder.path().string()});
   ASSERT_EQ(outcome.code, 0) << outcome;
   for (const char* name :
-       {"llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3", "gemma3", "phi3", "olmo2", "granite"}) {
+       {"llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "phi3", "olmo2",
+        "granite", "longrope", "qwen3_moe", "mixtral", "glm4", "minimax_m2", "gpt_oss"}) {
     const bool windowed = std::string_view(name) == "mistral" || std::string_view(name) == "qwen2";
     for (const int64_t length :
          windowed ? std::vector<int64_t>{1, 7} : std::vector<int64_t>{1, 7, 130, 700}) {

@@ -3,7 +3,9 @@
     make_gguf.py FAMILIES OUT
 """
 import json
+import math
 import pathlib
+import re
 import sys
 
 import gguf
@@ -12,11 +14,34 @@ from safetensors.torch import load_file
 
 # family: (architecture, rows of q and k interleaved)
 FAMILIES = {"llama": ("llama", True), "llama3": ("llama", True), "mistral": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False),
-            "smollm3": ("smollm3", True), "gemma3": ("gemma3", False), "phi3": ("phi3", False), "olmo2": ("olmo2", False), "granite": ("granite", True)}
+            "smollm3": ("smollm3", True), "gemma2": ("gemma2", False), "gemma3": ("gemma3", False), "phi3": ("phi3", False), "olmo2": ("olmo2", False), "granite": ("granite", True),
+            "longrope": ("phi3", False), "qwen3_moe": ("qwen3moe", False), "mixtral": ("llama", True),
+            "glm4": ("glm4", False), "minimax_m2": ("minimax-m2", False), "gpt_oss": ("gpt-oss", False)}
 
 
 def permute(weight, heads):
     return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def together(weights):
+    """Experts of a layer as one tensor, gate and up apart."""
+    result, stacks = {}, {}
+    for name, tensor in weights.items():
+        if match := re.fullmatch(r"(.*\.experts)\.(\d+)\.(w1|w2|w3|gate_proj|up_proj|down_proj)\.weight", name):
+            stacks.setdefault(f"{match[1]}.{match[3]}.weight", {})[int(match[2])] = tensor
+        elif "experts.gate_up_proj" in name:  # gpt-oss: (E, in, out), gate and up by turns
+            kind = ".bias" if name.endswith("_bias") else ".weight"
+            for part, first in (("gate_proj", 0), ("up_proj", 1)):
+                own = tensor[..., first::2]
+                result[name.split(".gate_up_proj")[0] + f".{part}{kind}"] = own if kind == ".bias" else own.transpose(1, 2)
+        elif "experts.down_proj" in name:
+            result[name.removesuffix("_bias") + (".bias" if name.endswith("_bias") else ".weight")] = \
+                tensor if name.endswith("_bias") else tensor.transpose(1, 2)
+        else:
+            result[name] = tensor
+    for name, parts in stacks.items():
+        result[name] = torch.stack([parts[i] for i in range(len(parts))])
+    return result
 
 
 def write(folder, out, architecture, interleaved):
@@ -38,8 +63,29 @@ def write(folder, out, architecture, interleaved):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(full.get("rope_theta") or config["rope_theta"])
     writer.add_rope_dimension_count(int(d * (full.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1)))
-    if architecture in ("gemma3", "phi3") and config.get("sliding_window"):
+    if architecture in ("gemma2", "gemma3", "phi3", "gpt-oss") and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if full.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(full["factor"])
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+    if full.get("rope_type") == "longrope":
+        # As the converter of Phi-3 writes it.
+        scale = config["max_position_embeddings"] / config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors((1 + math.log(scale) / math.log(config["original_max_position_embeddings"])) ** 0.5)
+        for kind in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", torch.tensor(full[f"{kind}_factor"], dtype=torch.float32).numpy())
+    experts = config.get("num_local_experts") or config.get("num_experts")
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+        if architecture == "minimax-m2":
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if architecture == "granite":
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
@@ -53,12 +99,17 @@ def write(folder, out, architecture, interleaved):
         plain = 1.0 / full["rope_theta"] ** (torch.arange(0, d, 2).float() / d)
         writer.add_tensor("rope_freqs.weight", (plain / frequencies).numpy())
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), config["num_hidden_layers"])
-    for name, tensor in weights.items():
+    usual = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for name, tensor in together(weights).items():
         if interleaved and ("q_proj" in name or "k_proj" in name):
             tensor = permute(tensor, heads if "q_proj" in name else kv_heads)
-        if architecture == "gemma3" and name.endswith("norm.weight"):
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
             tensor = tensor + 1
-        mapped = names.get_name(name, (".weight", ".bias"))
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        # A dense layer among those with experts has the names that all others have.
+        mapped = names.get_name(name, (".weight", ".bias")) or usual.get_name(name, (".weight", ".bias"))
+        if name.endswith("sinks"):
+            mapped += ".weight"
         assert mapped, name
         writer.add_tensor(mapped, tensor.contiguous().numpy())
     writer.write_header_to_file()

@@ -1,0 +1,78 @@
+// Qwen3-Next, and what Qwen3.5 shares with it: three layers of gated delta rule to one of attention, whose
+// output is gated; part of a head is rotated; norm weights are stored less 1.
+#include <algorithm>
+
+#include "formats/error.h"
+#include "libdump/models/families.h"
+
+namespace oscar {
+
+TransformerSpec qwen_hybrid(const HfConfig& config, std::string_view experts, bool fused_delta) {
+  constexpr double kRotaryShare = 0.25;
+  TransformerSpec spec = config.common(experts);
+  spec.norm_offset = 1;
+  const nlohmann::json* parameters = config.find("rope_parameters");
+  const bool stated =
+      config.has("partial_rotary_factor") || (parameters && parameters->contains("partial_rotary_factor"));
+  auto& rope = spec.config.ropes[0];
+  if (!stated) rope.dim = static_cast<int>(rope.dim * kRotaryShare);
+  DeltaSpec delta;
+  delta.k_heads = config.integer("linear_num_key_heads", 16);
+  delta.v_heads = config.integer("linear_num_value_heads", 32);
+  delta.dim_k = config.integer("linear_key_head_dim", 128);
+  delta.dim_v = config.integer("linear_value_head_dim", 128);
+  delta.kernel = config.integer("linear_conv_kernel_dim", 4);
+  delta.fused = fused_delta;
+  const nlohmann::json* types = config.find("layer_types");
+  if (types && (!types->is_array() || types->size() != spec.layers.size()))
+    throw failure("{}/config.json: 'layer_types': expected one kind a layer, found {}", config.path(),
+                  types->dump());
+  const auto interval = config.integer("full_attention_interval", 4);
+  for (auto& layer : spec.layers) {
+    const int id = layer.attention.layer;
+    bool full = interval > 0 && (id + 1) % interval == 0;
+    if (types) {
+      const auto& kind = (*types)[static_cast<size_t>(id)];
+      full = kind == "full_attention";
+      if (!full && kind != "linear_attention")
+        throw invalid("{}/config.json: layer {} is {}: only full and linear attention are supported",
+                      config.path(), id, kind.dump());
+    }
+    if (!full) {
+      layer.delta = delta;
+      continue;
+    }
+    layer.qk_norm = QkNorm::Head;
+    layer.output_gate = true;
+    layer.qkv_bias = layer.out_bias = config.flag("attention_bias", false);
+  }
+  return spec;
+}
+
+MoeSpec qwen_experts(const HfConfig& config) {
+  MoeSpec moe;
+  moe.experts =
+      static_cast<int>(config.integer(config.has("num_experts") ? "num_experts" : "num_local_experts"));
+  moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
+  moe.intermediate = static_cast<int>(config.integer("moe_intermediate_size"));
+  moe.normalise = config.flag("norm_topk_prob", true);
+  moe.shared = static_cast<int>(config.integer("shared_expert_intermediate_size", 512));
+  moe.shared_name = "shared_expert";
+  moe.shared_gate = true;
+  return moe;
+}
+
+TransformerSpec qwen3_next_hf(const HfConfig& config) {
+  TransformerSpec spec = qwen_hybrid(config, "num_experts", true);
+  const MoeSpec moe = qwen_experts(config);
+  const nlohmann::json* dense = config.find("mlp_only_layers");
+  const auto step = config.integer("decoder_sparse_step", 1);
+  for (auto& layer : spec.layers) {
+    const int id = layer.attention.layer;
+    const bool listed = dense && std::find(dense->begin(), dense->end(), id) != dense->end();
+    if (!listed && step > 0 && (id + 1) % step == 0 && moe.experts > 0) layer.moe = moe;
+  }
+  return spec;
+}
+
+}  // namespace oscar
