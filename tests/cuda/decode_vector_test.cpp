@@ -1,0 +1,210 @@
+// Decode over vector codes on the GPU against double arithmetic on the same codes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/decode.h"
+#include "tests/cuda/device_memory.h"
+#include "tests/cuda/vector_cache.h"
+
+namespace oscar::cuda {
+namespace {
+
+constexpr double kBound = 3e-4;
+using enum CodeKind;
+
+struct Result {
+  std::vector<float> o, lse;
+};
+
+Result run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false,
+           bool overlap = false) {
+  const DeviceArray<uint16_t> q(c.q), exact_k(c.exact_k), exact_v(c.exact_v);
+  const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
+  const DeviceArray<uint8_t> pages(c.pages);
+  const DeviceArray<int8_t> k_words(c.k_words), v_words(c.v_words);
+  const DeviceArray<float> k_scales(c.k_word_scales), v_scales(c.v_word_scales);
+  const DeviceArray<float> sinks(c.sink_logits), k_mean(c.k_mean), v_mean(c.v_mean);
+  in.q = q.get();
+  in.exact_k = exact_k.get();
+  in.exact_v = exact_v.get();
+  in.table = table.get();
+  in.exact_slots = exact_slots.get();
+  in.pages = pages.get();
+  in.k_book = {k_words.get(), k_scales.get()};
+  in.v_book = {v_words.get(), v_scales.get()};
+  if (in.sink_logits) in.sink_logits = sinks.get();
+  if (in.k_mean) in.k_mean = k_mean.get();
+  if (in.v_mean) in.v_mean = v_mean.get();
+  const DecodePlan limits = decode_plan_limits(c.format, static_cast<int>(c.end.size()), device);
+  std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
+  DecodePlan plan;
+  require(plan_decode(c.format, c.batch(), device, fixed, memory.data(), limits.bytes, &plan));
+  const DeviceArray<uint8_t> plan_memory(memory),
+      workspace(std::vector<uint8_t>(static_cast<size_t>(plan.workspace), 0xff));
+  const size_t queries = static_cast<size_t>(c.queries());
+  const DeviceArray<float> o(std::vector<float>(queries * c.format.dim, NAN)),
+      lse(std::vector<float>(queries, NAN));
+  const DecodeOutputs out{o.get(), FloatType::f32, lse.get()};
+  for (int i = 0; i < (overlap ? 3 : 1); ++i) {
+    require(decode(c.format, in, plan, plan_memory.get(), workspace.get(), out, overlap, nullptr));
+  }
+  require(synchronize(nullptr));
+  return {o.host(), lse.host()};
+}
+
+// Relative L2 error of the output; lse within what 16-bit queries leave.
+double error_of(const VectorCache& c, const DecodeInputs& in, const DeviceInfo& device, bool fixed = false,
+                bool overlap = false) {
+  std::vector<double> o(static_cast<size_t>(c.queries()) * c.format.dim),
+      lse(static_cast<size_t>(c.queries()));
+  require(decode_reference(c.format, c.batch(), in, o.data(), lse.data()));
+  const Result got = run(c, in, device, fixed, overlap);
+  double difference = 0, power = 0;
+  for (size_t i = 0; i < o.size(); ++i) {
+    difference += (got.o[i] - o[i]) * (got.o[i] - o[i]);
+    power += o[i] * o[i];
+  }
+  for (size_t i = 0; i < lse.size(); ++i) {
+    if (std::isinf(lse[i])) {
+      EXPECT_EQ(got.lse[i], lse[i]);
+    } else {
+      EXPECT_NEAR(got.lse[i], lse[i], 2e-3) << "query " << i;
+    }
+  }
+  return std::sqrt(difference / power);
+}
+
+struct Worst {
+  double error = 0;
+  ~Worst() { testing::Test::RecordProperty("worst", std::to_string(error)); }
+  void check(double e, const std::string& what) {
+    EXPECT_LT(e, kBound) << what;
+    error = std::max(error, e);
+  }
+};
+
+std::string name(const CacheFormat& f) {
+  const auto side = [](const SideFormat& s) {
+    return std::string(s.kind == int2        ? "int2"
+                       : s.kind == vector4x8 ? "4x8"
+                                             : "8x8") +
+           (s.norm ? " norm" : "");
+  };
+  return "dim " + std::to_string(f.dim) + ", group " + std::to_string(f.group) + ", " + side(f.k) + " / " +
+         side(f.v);
+}
+
+CacheFormat format_of(int dim, int kv_heads, int group, SideFormat k, SideFormat v) {
+  return {CacheLayout::native, dim, kv_heads, group, k, v};
+}
+
+TEST(DecodeVector, EveryPairOfSides) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const int dim : {64, 128}) {
+    for (const CodeKind k : {vector4x8, vector8x8, int2}) {
+      for (const CodeKind v : {vector4x8, vector8x8, int2}) {
+        for (const int norms : {0, 1, 2, 3}) {
+          if ((k == int2 && (v == int2 || norms & 1)) || (v == int2 && norms & 2)) continue;
+          const CacheFormat f = format_of(dim, 2, 4, {k, 1, (norms & 1) != 0}, {v, 1, (norms & 2) != 0});
+          VectorCacheMaker maker(f, dim + 10 * norms);
+          for (const int length : {1, 63, 64, 65, 1000, 2113}) maker.sequence(0, length);
+          const VectorCache c = maker.make(false);
+          worst.check(error_of(c, c.inputs(), device), name(f));
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeVector, EveryRatioOfQueryToKvHeads) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const int dim : {64, 128}) {
+    for (const CodeKind kind : {vector4x8, vector8x8}) {
+      for (const int group : {1, 2, 3, 5, 8, 16}) {
+        const CacheFormat f = format_of(dim, 3, group, {kind}, {kind});
+        const VectorCache c = VectorCacheMaker(f, 100 + group)
+                                  .sequence(0, 65)
+                                  .sequence(0, 1300, 20)
+                                  .sequence(0, 64)
+                                  .make(false);
+        worst.check(error_of(c, c.inputs(), device), name(f));
+      }
+    }
+  }
+}
+
+TEST(DecodeVector, LongSequencesAreCutAndMerged) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const CodeKind kind : {vector4x8, vector8x8}) {
+    const CacheFormat f = format_of(128, 2, 4, {kind, 1, true}, {kind});
+    const VectorCache c =
+        VectorCacheMaker(f, 7).sequence(0, 20011).sequence(0, 1).sequence(0, 4097).make(false);
+    worst.check(error_of(c, c.inputs(), device), name(f));
+    worst.check(error_of(c, c.inputs(), device, true), name(f) + " with a fixed grid");
+    worst.check(error_of(c, c.inputs(), device, false, true), name(f) + " overlapping");
+  }
+}
+
+TEST(DecodeVector, WindowsSinksMeansAndRanges) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const int dim : {64, 128}) {
+    for (const auto& [k, v] : std::initializer_list<std::pair<SideFormat, SideFormat>>{
+             {{vector4x8}, {vector4x8}},
+             {{vector8x8, 1, true}, {vector8x8}},
+             {{vector8x8}, {int2}},
+             {{vector4x8, 1, true}, {vector8x8, 1, true}}}) {
+      const CacheFormat f = format_of(dim, 2, 4, k, v);
+      const VectorCache c = VectorCacheMaker(f, 11 + dim)
+                                .sequence(0, 0, 5)
+                                .sequence(0, 700, 320)
+                                .sequence(70, 129, 17)
+                                .sequence(0, 0)
+                                .sequence(64, 3000, 1)
+                                .make(true);
+      DecodeInputs in = c.inputs();
+      worst.check(error_of(c, in, device), name(f) + ", windows");
+      in.sink_logits = c.sink_logits.data();
+      worst.check(error_of(c, in, device), name(f) + ", sinks");
+      in.k_mean = c.k_mean.data();
+      in.v_mean = c.v_mean.data();
+      worst.check(error_of(c, in, device), name(f) + ", means");
+      in.softcap = 20;
+      worst.check(error_of(c, in, device), name(f) + ", soft cap");
+    }
+  }
+}
+
+TEST(DecodeVector, SameBytesEveryTime) {
+  OSCAR_NEEDS_DEVICE(device);
+  for (const CodeKind kind : {vector4x8, vector8x8}) {
+    const VectorCache c = VectorCacheMaker(format_of(128, 8, 4, {kind}, {kind}), 3)
+                              .sequence(0, 3000, 40)
+                              .sequence(5, 64)
+                              .make(false);
+    const Result a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
+    EXPECT_EQ(a.o, b.o);
+    EXPECT_EQ(a.lse, b.lse);
+  }
+}
+
+TEST(DecodeVector, GroupsOfInt2BesideVectorsAreRefused) {
+  OSCAR_NEEDS_DEVICE(device);
+  const CacheFormat f = format_of(128, 2, 4, {vector4x8}, {int2, 2});
+  const float some[64] = {};
+  DecodeInputs in;
+  in.q = in.table = reinterpret_cast<const int32_t*>(some);
+  in.pages = reinterpret_cast<const uint8_t*>(some);
+  in.k_book = {reinterpret_cast<const int8_t*>(some), some};
+  DecodePlan plan;
+  plan.blocks = plan.heads = 1;
+  float o[1];
+  EXPECT_FALSE(decode(f, in, plan, some, nullptr, {o, FloatType::f32}, false, nullptr).ok());
+}
+
+}  // namespace
+}  // namespace oscar::cuda
