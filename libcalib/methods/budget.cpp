@@ -41,9 +41,8 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
       const Klt basis = attention_klt(layer, side, h, options, options.partition, shape.size, "budget");
       check_transform(fit, basis.transform, basis.eigenvalues, basis.residual,
                       place(layer, side, h, "budget"));
-      const SplitRows rows = split_rows(
-          training_rows(layer, side, h, basis.transform, options.importance, options.rows, options.even),
-          dim);
+      const SplitRows rows =
+          split_rows(training_rows(layer, side, h, basis.transform, options.importance, options.rows), dim);
       if (rows.held_out.count == 0)
         throw invalid("layer {}: a budget needs more sampled rows (oscar-dump --rows)",
                       layer.sums.shape().layer);

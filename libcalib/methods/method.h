@@ -34,7 +34,6 @@ struct MethodOptions {
   bool norm = false;
   Partition partition = Partition::Snake;
   Importance importance = Importance::Attention;
-  double even = 0;
   Stored stored = Stored::Int8;
   int iterations = 10, refine = 5, restarts = 1;
   int64_t rows = 0;

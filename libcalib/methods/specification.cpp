@@ -85,7 +85,7 @@ requires(!std::same_as<T, bool>) void read(std::string_view option, std::string_
   if (!parse(text, value) || value < least) throw bad(option, fmt::format("a number from {}", least), text);
 }
 void read(std::string_view option, std::string_view text, double& value) {
-  const double most = option == "clip" || option == "even" ? 1 : 16;
+  const double most = option == "clip" ? 1 : 16;
   if (!parse(text, value) || !(value >= 0 && value <= most))
     throw bad(option, fmt::format("a number from 0 to {}", most), text);
 }

@@ -109,7 +109,7 @@ double shared_rotation_loss(const std::vector<Matrix>& per_head) {
 }
 
 TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, const Transform& transform,
-                           Importance importance, int64_t limit, double even) {
+                           Importance importance, int64_t limit) {
   const bool weighted = importance != Importance::None;
   const LayerShape& shape = layer.sums.shape();
   const SampledRows& sampled = layer.rows;
@@ -150,10 +150,6 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
         "layer {}, head {}: no sampled row of {} has any importance: sample more rows, or use "
         "importance=none",
         shape.layer, head, side_name(side));
-  }
-  if (even > 0) {
-    const double mean = mass / static_cast<double>(result.count);
-    for (float& weight : result.weights) weight = static_cast<float>((1 - even) * weight + even * mean);
   }
   std::vector<float> mapped(result.rows.size());
   const Vector offset = transform.offset(static_cast<int>(dim));

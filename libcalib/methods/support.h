@@ -36,13 +36,13 @@ double shared_rotation_loss(const std::vector<Matrix>& per_head);
 
 // The sampled rows of one head, (x - mean) forward, float32 (N, D) contiguous, and their importances (all 1
 // when !weighted). `limit` > 0 takes every so many-th row. std::invalid_argument when the statistics hold no
-// rows, or none with importance. `even`: that share of the importances is spread over all rows that have any.
+// rows, or none with importance.
 struct TrainingRows {
   std::vector<float> rows, weights;  // (N, D), (N)
   int64_t count = 0;
 };
 TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, const Transform& transform,
-                           Importance importance, int64_t limit, double even = 0);
+                           Importance importance, int64_t limit);
 
 // What an error of the codes does to the model, to first order: the energy of the change of the residual
 // stream over that of the stream itself, a query (docs/math.md). `error`: weighted mean of d M d^T over rows,

@@ -5,7 +5,6 @@
 
 #include "formats/dtype.h"
 #include "formats/error.h"
-#include "kernels/gram.h"
 #include "libcalib/codebook_training.h"
 #include "libcalib/codeword_storage.h"
 
@@ -94,35 +93,12 @@ uint64_t head_seed(const LayerStatistics& layer, Side side, int head) {
   return static_cast<uint64_t>((layer.sums.shape().layer * 256 + head) * 2 + (side == Side::V));
 }
 
-// Of the sampled rows that have importance, all alike.
-static Centred even_rows(const LayerStatistics& layer, Side side, int head, Importance importance) {
-  const int dim = layer.sums.shape().dim(side);
-  const TrainingRows rows = training_rows(layer, side, head, {}, importance, 0);
-  const std::vector<float> ones(rows.weights.size(), 1.0f);
-  const auto count = static_cast<double>(rows.count);
-  Matrix second = Matrix::Zero(dim, dim);
-  add_gram(rows.rows.data(), dim, ones.data(), rows.count, dim, second.data());
-  Vector mean = Vector::Zero(dim);
-  for (size_t i = 0; i < rows.rows.size(); ++i) mean[static_cast<Eigen::Index>(i) % dim] += rows.rows[i];
-  mean /= count;
-  return {mean, second / count - mean * mean.transpose()};
-}
-
-// Of a row that is one of b's with probability `share`, else one of a's.
-static Centred mixture(const Centred& a, const Centred& b, double share) {
-  const Vector apart = b.mean - a.mean;
-  return {a.mean + share * apart, (1 - share) * a.covariance + share * b.covariance +
-                                      share * (1 - share) * apart * apart.transpose()};
-}
-
 Klt attention_klt(const LayerStatistics& layer, Side side, int head, const MethodOptions& options,
                   Partition partition, int size, std::string_view name) {
   const Matrix metric = side == Side::K ? head_targets(layer, side, options.target)[static_cast<size_t>(head)]
                                         : layer.value_metric.at(static_cast<size_t>(head));
-  Centred rows = centred_rows(layer.sums, side, head, options.importance);
-  if (options.even > 0 && options.importance != Importance::None)
-    rows = mixture(rows, even_rows(layer, side, head, options.importance), options.even);
-  return klt(metric, rows, partition, size, place(layer, side, head, name));
+  return klt(metric, centred_rows(layer.sums, side, head, options.importance), partition, size,
+             place(layer, side, head, name));
 }
 
 void add_vector_head(LayerFit& fit, const LayerStatistics& layer, Side side, int head, const Klt& basis,
@@ -131,8 +107,7 @@ void add_vector_head(LayerFit& fit, const LayerStatistics& layer, Side side, int
   const int size = options.shape.size;
   fit.check.volume_spread = std::max(fit.check.volume_spread, volume_spread(basis.variances, size));
   fit.heads.push_back(vector_code(
-      fit, basis,
-      training_rows(layer, side, head, basis.transform, options.importance, options.rows, options.even),
+      fit, basis, training_rows(layer, side, head, basis.transform, options.importance, options.rows),
       uniform_shapes(layer.sums.shape().dim(side), options.shape), options, head_seed(layer, side, head)));
 }
 

@@ -28,7 +28,6 @@ std::string other(const SideMethod& side, Side which, const std::string& option)
       {"norm", o.norm ? "0" : "1"},
       {"partition", "contiguous"},
       {"importance", o.importance == Importance::None ? "attention" : "none"},
-      {"even", "0.3"},
       {"stored", o.stored == Stored::Int8 ? "fp16" : "int8"},
       {"iterations", "1"},
       {"refine", "0"},

@@ -169,7 +169,6 @@ TEST(Specification, RefusalsSayWhatIsTaken) {
       {"awvq:stored=int4", "expected int8, fp16, e4m3, e5m2"},
       {"awvq:partition=odd", "expected snake, volume, contiguous, anti"},
       {"awvq:importance=much", "expected none, attention, output"},
-      {"awvq:even=1.5", "expected a number from 0 to 1"},
       {"awvq:iterations=0", "expected a number from 1"},
       {"awvq:restarts=0", "expected a number from 1"},
       {"awvq:rows=-1", "expected a number from 0"},
