@@ -78,12 +78,6 @@ void int2_values(const DecodePart& part, const PartPlan& plan, DecodeScratch& s)
     for (int32_t page = plan.begin / kPage; page * kPage < part.end; ++page, weights += kPage) {
       const uint8_t* block = page_block(part, plan, false, page);
       int2_metadata(block, dim, groups, s.scales, s.minima);
-      if (page * kPage < part.first || page * kPage + kPage > part.end) {
-        for (int t = 0; t < kPage; ++t) {  // what is not visible may be a NaN
-          if (page * kPage + t >= part.first && page * kPage + t < part.end) continue;
-          for (int g = 0; g < groups; ++g) s.scales[g * kPage + t] = s.minima[g * kPage + t] = 0;
-        }
-      }
       for (int g = 0; g < groups; ++g) {
         for (int t = 0; t < kPage; t += W) {
           const vf middle = fma(load(s.scales + g * kPage + t), fill(1.5f), load(s.minima + g * kPage + t));

@@ -69,18 +69,11 @@ void vector_values(const DecodePart& part, const PartPlan& plan, DecodeScratch& 
   const int group = part.format->group;
   const int32_t pages = plan.stride / kPage, first_page = plan.begin / kPage;
   float norms[kPage];
-  const auto visible_norms = [&](const uint8_t* block, int32_t page) {
-    token_norms(side, block, norms);
-    for (int t = 0; t < kPage; ++t) {
-      const int32_t token = plan.begin + page * kPage + t;
-      if (token < part.first || token >= part.end) norms[t] = 0;  // it may be a NaN
-    }
-  };
   if (part.end - part.first < kShortPart) {
     const RowsOfPage rows(s.rows, side.dim);
     for (int32_t page = 0; page < pages; ++page) {
       const uint8_t* block = page_block(part, plan, false, first_page + page);
-      visible_norms(block, page);
+      token_norms(side, block, norms);
       vector_rows(side, false, block, norms, s.rows);
       head_blocks(group, [&](int first, auto heads) {
         row_values<heads.value>(rows.at, kPage, side.dim, s.logits + first * plan.stride + page * kPage,
@@ -98,7 +91,7 @@ void vector_values(const DecodePart& part, const PartPlan& plan, DecodeScratch& 
       const uint8_t* blocks[kPagesAtOnce];
       for (int p = 0; p < count; ++p) {
         blocks[p] = page_block(part, plan, false, first_page + page + p);
-        visible_norms(blocks[p], page + p);
+        token_norms(side, blocks[p], norms);
         for (int i = 0; i < kPage; i += 4) {
           v4 x[4] = {};
           const float* from = s.logits + first * plan.stride + (page + p) * kPage + i;

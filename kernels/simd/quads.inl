@@ -105,7 +105,8 @@ OSCAR_INLINE void transpose(v4& a, v4& b, v4& c, v4& d) {
 }
 
 // float16 in the low and in the high half of every lane, exact for finite ones: the product restores the
-// exponent, of numbers below 2^-14 too.
+// exponent, of numbers below 2^-14 too. Infinities and NaNs become finite, so that a weight of 0 is enough
+// against tokens that are not visible, whatever their bytes.
 OSCAR_INLINE vf low_halves(vi x) {
   return floats((x << 13 & 0x0fffe000) | (x << 16 & INT32_MIN)) * fill(0x1p112f);
 }
