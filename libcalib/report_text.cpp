@@ -61,15 +61,26 @@ std::vector<std::string> end_to_end_cells(const std::optional<EndToEndResult>& r
           cell(mean.token_kl, loss(mean.token_kl)), cell(mean.top1, fmt::format("{:.3f}", mean.top1))};
 }
 
+// Bits belong to the layers that were measured; an end-to-end run has all of them. "" for every layer.
+std::string measured_layers(const VerifyReport& report) {
+  std::vector<int> ids;
+  if (!report.rows.empty()) {
+    for (const LayerDiagnostics& layer : report.rows[0].layers) ids.push_back(layer.layer);
+  }
+  if (ids.empty() || std::ssize(ids) >= report.provenance.layers_total) return "";
+  return fmt::format(" {} (bits too){}", list(ids),
+                     has_end_to_end(report) ? "; end to end with every layer" : "");
+}
+
 }  // namespace
 
 std::string to_text(const VerifyReport& report, bool per_layer) {
   std::string text = fmt::format(
       "{}: attention over a cache of {}\nwindows: first {} and last {} tokens exact; positions {}: of probes "
       "{} ({} tokens); "
-      "means over heads, positions, probes and layers\n\n",
+      "means over heads, positions, probes and layers{}\n\n",
       report.provenance.model_name, report.path, report.windows.sink, report.windows.recent,
-      report.first_query, list(report.probes), list(report.probe_tokens));
+      report.first_query, list(report.probes), list(report.probe_tokens), measured_layers(report));
   const bool end_to_end = has_end_to_end(report);
   std::vector<std::string> head{"row",   "bits K", "bits V", "attn KL", "out err", "logit err",
                                 "top-1", "K only", "V only", "SNR K",   "SNR V"};

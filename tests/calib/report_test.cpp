@@ -89,6 +89,19 @@ TEST(Report, VerifyTextIsSortedByKl) {
   EXPECT_NE(layers.find("\n7 "), std::string::npos) << layers;
 }
 
+// Bits of two layers are not those of the model.
+TEST(Report, VerifyTextNamesTheLayersOfAPart) {
+  VerifyReport report = sample();
+  report.provenance.layers_total = 2;
+  EXPECT_NE(to_text(report, false).find("probes and layers\n"), std::string::npos) << to_text(report, false);
+  report.provenance.layers_total = 8;
+  EXPECT_NE(to_text(report, false).find("layers 0, 7 (bits too)\n"), std::string::npos)
+      << to_text(report, false);
+  report.rows[0].end_to_end = EndToEndResult{};
+  EXPECT_NE(to_text(report, false).find("(bits too); end to end with every layer\n"), std::string::npos)
+      << to_text(report, false);
+}
+
 TEST(Report, ClipIsReadBack) {
   TempDir folder;
   write(folder / "clip.json", to_json(sample_clip()).dump());
