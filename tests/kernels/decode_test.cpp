@@ -217,6 +217,10 @@ TEST(Decode, TheChosenLevelIsCalled) {
   EXPECT_TRUE(out == run(choose_level(name ? name : ""), sample));
 }
 
+TEST(Decode, NoSequences) {
+  EXPECT_TRUE(decode(native(64, 3, kInt2, kInt2), {}, {}, {}).ok());
+}
+
 void refuses(CacheFormat format, const std::string& why, void (*spoil)(DecodeSample&) = nullptr) {
   DecodeSample sample({native(64, 1, kInt2, k4x8), {70}, {}, {3}});
   sample.format = format;
