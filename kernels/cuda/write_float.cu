@@ -1,0 +1,9 @@
+#include "kernels/cuda/write_plain.cuh"
+
+namespace oscar::cuda {
+
+cudaError_t launch_write_float(int dim, const WriteArguments& a, cudaStream_t stream) {
+  return launch_rows<ClipClass::any, FloatRow>(dim, a, stream);
+}
+
+}  // namespace oscar::cuda

@@ -1,0 +1,10 @@
+#include "kernels/cuda/write_vectors_kernel.cuh"
+
+namespace oscar::cuda {
+
+cudaError_t launch_vectors_exact(int dim, int size, const WriteArguments& a, const VectorArguments& v,
+                                 cudaStream_t stream) {
+  return launch_vectors<false, true>(dim, size, a, v, stream);
+}
+
+}  // namespace oscar::cuda
