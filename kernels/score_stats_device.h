@@ -1,0 +1,43 @@
+// kernels/score_stats.h on a GPU: all KV heads of a layer in one call, arrays in device memory.
+#pragma once
+#include "kernels/decode.h"
+#include "kernels/status.h"
+
+namespace oscar::cuda {
+
+struct ScoreStatsBatch {
+  int64_t tokens = 0;                    // T
+  int kv_heads = 0, group = 0, dim = 0;  // dim: a multiple of 8 up to 256
+  float scale = 1;
+  int64_t sink = 0, recent = 0;
+  int64_t sliding_window = 0;        // keys a query sees, itself included; 0: all
+  FloatType type = FloatType::bf16;  // of q and k; f32 is rounded to bfloat16, which the products take
+  const void* q = nullptr;           // q[t * q_stride + (h * group + j) * dim + i]
+  int64_t q_stride = 0;
+  const void* k =
+      nullptr;  // k[t * k_stride + h * dim + i]; strides are multiples of 8, arrays 16-byte aligned
+  int64_t k_stride = 0;
+  const float* lse = nullptr;  // lse[(h * group + j) * lse_stride + t]
+  int64_t lse_stride = 0;
+  const int32_t* queries = nullptr;  // sorted positions of the queries to count, (n_queries); nullptr: all T
+  int64_t n_queries = 0;
+  float logit_cap = 0;  // 0: none
+};
+
+struct ScoreStatsOutputs {     // N = n_queries, or T
+  float* mass = nullptr;       // (kv_heads * group, N)
+  float* sink_mass = nullptr;  // (kv_heads * group, N)
+  float* entropy = nullptr;    // (kv_heads * group, N) nats
+  double* u = nullptr;         // (kv_heads, T), added to
+  double* w = nullptr;         // (kv_heads, T), added to
+};
+
+// Bytes of scratch: 8 kv_heads group N T / 512 for partial row sums and little else.
+int64_t score_stats_workspace(const ScoreStatsBatch& batch);
+// Asynchronous on `stream`, capturable, no allocation. Probabilities are float32 of products of bfloat16 that
+// are summed in float32; sums over 512 keys or 2048 queries are float32, sums of those double. Every sum has
+// one order: the same inputs give the same bytes.
+Status score_stats(const ScoreStatsBatch& batch, const ScoreStatsOutputs& outputs, void* workspace,
+                   void* stream);
+
+}  // namespace oscar::cuda
