@@ -54,6 +54,9 @@ Status decode(const CacheFormat& format, const DecodeInputs& inputs, const Decod
                             overlap && major >= 9,
                             static_cast<cudaStream_t>(stream)};
   const bool vectors = format.k.kind != CodeKind::int2 || format.v.kind != CodeKind::int2;
+  if (vectors) {
+    if (Status s = check_vector(format); !s.ok()) return s;
+  }
   const auto family = vectors                                ? launch_vector
                       : format.layout == CacheLayout::sglang ? launch_int2_sglang
                                                              : launch_int2_native;

@@ -22,7 +22,10 @@ int table_bytes(const CacheFormat& f) {
 
 }  // namespace
 
-Status check_vector_device(const CacheFormat& f) {
+Status check_vector(const CacheFormat& f) {
+  if ((f.k.kind == CodeKind::int2 && f.k.groups != 1) || (f.v.kind == CodeKind::int2 && f.v.groups != 1)) {
+    return {"cuda::decode: int2 rows beside vector codes have one group"};
+  }
   int device = 0, room = 0;
   if (Status s = status_of(cudaGetDevice(&device), "looking for the device"); !s.ok()) return s;
   if (Status s = status_of(cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
@@ -30,29 +33,26 @@ Status check_vector_device(const CacheFormat& f) {
       !s.ok()) {
     return s;
   }
-  const int needed = table_bytes(f) + 16 * 16 * (f.dim + 2) + 128;
+  const int needed = table_bytes(f) + vector_warp_bytes(f.dim);
   if (needed <= room) return {};
   static thread_local char buffer[256];
   std::snprintf(buffer, sizeof buffer,
                 "cuda::decode: the tables of these vector codes need %d KB of shared memory, this device has "
-                "%d KB a block; use the CPU, or "
-                "int2 on one side",
+                "%d KB a block: use the CPU, or int2 on one side",
                 (needed + 1023) / 1024, room / 1024);
   return {buffer};
 }
 
 cudaError_t launch_vector(const DecodeLaunch& d) {
   const CacheFormat& f = d.format;
-  if ((f.k.kind == CodeKind::int2 && f.k.groups != 1) || (f.v.kind == CodeKind::int2 && f.v.groups != 1))
-    return cudaErrorInvalidValue;
   const int64_t key_bytes = side_bytes(f, f.k), block_bytes = key_bytes + side_bytes(f, f.v);
   const VectorArguments arguments{d.inputs,
                                   d.outputs,
                                   d.view,
                                   partials_in(d.workspace, f, 1, d.plan.partials),
-                                  page_bytes(f),
                                   f.kv_heads,
                                   f.group,
+                                  static_cast<int>(page_bytes(f)),
                                   static_cast<int>(key_bytes),
                                   static_cast<int>(block_bytes),
                                   f.k.norm,

@@ -10,11 +10,15 @@ struct VectorArguments {
   DecodeOutputs out;
   PlanView plan;
   Partials parts;
-  int64_t page_bytes;
   int kv_heads, group;
-  int key_bytes, block_bytes;  // of a block of keys; of keys and values
+  int page_bytes, key_bytes, block_bytes;  // of a page, of a block of keys, of keys and values
   bool k_norm, v_norm;
 };
+
+// Shared memory beside the tables of words.
+constexpr int vector_warp_bytes(int dim) {
+  return 16 * 16 * (dim + 2) + dim + 896;
+}
 
 OSCAR_DEVICE unsigned component(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;

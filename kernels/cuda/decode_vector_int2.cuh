@@ -38,7 +38,7 @@ struct Int2Keys {
   OSCAR_DEVICE void load_scales(const uint8_t* block, int lane, bool) { metadata.load(block, kDim, lane); }
   OSCAR_DEVICE static void build(uint32_t) {}
 
-  OSCAR_DEVICE void begin(const VectorArguments& a, const QueryRows& rows, int, uint32_t, int) {
+  OSCAR_DEVICE void begin(const VectorArguments& a, const QueryRows& rows, int, uint32_t) {
     const int lane = thread_again() % 32, g = lane / 4, t = lane % 4;
     float4 x[4 * kUnits];  // of unit i / 4, field i % 4
     query_fours<4 * kUnits>(
@@ -122,8 +122,15 @@ struct Int2Values {
   OSCAR_DEVICE static int channel(int i, int r, int g) {
     return 16 * i + 8 * r + g;
   }
-  OSCAR_DEVICE static float channel_scale(const VectorArguments&, int, int channel) {
+  OSCAR_DEVICE static float channel_scale(uint32_t, int channel) {
     return 1.f / static_cast<float>(1 << channel / 8 % 4 * 2);
+  }
+  OSCAR_DEVICE static void store(const float (&o)[kDim / 16][2], float* row, int lane) {
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      row[channel(i, 0, lane / 4)] = o[i][0];
+      row[channel(i, 1, lane / 4)] = o[i][1];
+    }
   }
 
   // out[2 u + f / 2][f % 2]: channel 32 u + 8 f + g of head t, 4^f times too large.

@@ -17,13 +17,22 @@ struct VectorMemory {
   static constexpr int kOwn = 16 * (kDim + 2);  // bytes of a warp: its weights, then what it leaves
   static constexpr uint32_t kOwns = kTables + Keys::kTableBytes + Values::kTableBytes;
   static constexpr uint32_t kNumbers = kOwns + kBlockWarps * kOwn;  // of the items that warps are at
-  static constexpr int kEnd = kNumbers + kBlockWarps * 8;
+  static constexpr uint32_t kScratch = kNumbers + kBlockWarps * 8;  // 16 bytes a warp
+  static constexpr uint32_t kScales = kScratch + kBlockWarps * 16;  // of the values' groups
+  static constexpr uint32_t kUnread = kScales + 4 * kDim / 4;       // where touch() puts what nobody reads
+  static constexpr int kEnd = kUnread + 32 * 16;
   // Words on their way into the tables: keys' over the values' table, which is made second, values' over the
   // warps' own.
   static constexpr uint32_t kStagedValues = kOwns;
   static constexpr uint32_t kStagedKeys = Values::kTableBytes > 0 ? kTables + Keys::kTableBytes : kOwns;
   static_assert(kBlockWarps * kOwn >= 256 * kDim && kOwn >= kShift + 256);
+  static_assert(kEnd - kOwns == vector_warp_bytes(kDim));
 };
+
+// Brings a line into L1 while something else goes on, through a copy that no register waits for.
+OSCAR_DEVICE void touch(uint32_t unread, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0],[%1],16;" ::"r"(unread), "l"(from) : "memory");
+}
 
 // Volatile: read anew where it is needed, since it would not fit into registers beside the page loop.
 OSCAR_DEVICE Segment load_segment(const Segment* from) {
@@ -46,8 +55,8 @@ struct Item {
   bool last;
 
   OSCAR_DEVICE Item(const VectorArguments& a, int number) {
-    const int passes = (a.group + 3) / 4, s = number / passes;
-    pass = number % passes;
+    const int passes = (a.group + 3) / 4, s = passes == 1 ? number : number / passes;
+    pass = number - s * passes;
     segment = load_segment(a.plan.block_segments + blockIdx.x);
     const int count = segment.count;
     if (s > 0) segment = load_segment(a.plan.segments + segment.next + s - 1);
@@ -76,7 +85,7 @@ struct Walk {
     ids = at + lane * kStride < end ? __ldg(table + lane * kBlockWarps) : 0;
   }
   OSCAR_DEVICE const uint8_t* page(const VectorArguments& a, int at) const {
-    return pages + __shfl_sync(kWarp, ids, at / kStride % 32) * a.page_bytes;
+    return pages + int64_t{__shfl_sync(kWarp, ids, at / kStride % 32)} * a.page_bytes;
   }
 };
 
@@ -164,7 +173,7 @@ OSCAR_DEVICE QueryRows query_rows(const VectorArguments& a, const Item& item) {
 // memory.
 template <class Values, int kDim>
 OSCAR_DEVICE void leave(const VectorArguments& a, const Item& item, AttentionState<kDim, 1, 1>& state,
-                        float* owns, int stride) {
+                        uint32_t scales, float* owns, int stride) {
   const Segment& segment = item.segment;
   const int thread = thread_again(), warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   float* const left = owns + warp * stride;
@@ -176,11 +185,12 @@ OSCAR_DEVICE void leave(const VectorArguments& a, const Item& item, AttentionSta
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int channel = Values::channel(i, r, g);
-      float o = fmaf(state.o[0][i][r], Values::channel_scale(a, segment.head, channel), minimum);
+      float& o = state.o[0][i][r];
+      o = fmaf(o, Values::channel_scale(scales, channel), minimum);
       if (v_mean) o = fmaf(mass, __ldg(v_mean + channel), o);
-      left[t * kDim + channel] = o;
     }
   }
+  Values::store(state.o[0], left + t * kDim, lane);
   if (segment.exact_end > segment.exact) {
     __syncwarp();
 #pragma unroll
@@ -232,7 +242,11 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
     for (int i = 16 * thread_again(); i < 256 * kDim; i += 16 * kBlockThreads) {
       const int64_t from = int64_t{head} * 256 * kDim + i;
       if (Keys::kStages) copy16(Memory::kStagedKeys + i, a.in.k_book.words + from);
-      if (Values::kStages) copy16(Memory::kStagedValues + i, a.in.v_book.words + from);
+      if constexpr (Values::kStages) {
+        copy16(Memory::kStagedValues + i, a.in.v_book.words + from);
+        if (i < 4 * Values::kGroups)
+          copy16(Memory::kScales + i, a.in.v_book.scales + head * Values::kGroups + i / 4);
+      }
     }
     copy_commit();
   };
@@ -242,15 +256,32 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
   Item item(a, 0);
   Walk walk(a, item.segment);
   stage_words(item.segment.head);
+  // Lines that are read soon, each by a thread of its own: the block's other segments, the next item's
+  // queries.
+  const auto touch_line = [&](const void* from, int bytes) {
+    const int at = 128 * thread_again();
+    if (at < bytes) touch(Memory::kUnread + 16 * lane, static_cast<const uint8_t*>(from) + at);
+  };
+  const auto touch_queries = [&](const Item& of) {
+    const QueryRows rows = query_rows<kDim>(a, of);
+    touch_line(rows.q, rows.heads * kDim * (rows.bf16 ? 2 : 4));
+  };
+  touch_line(a.plan.segments + item.segment.next,
+             (item.segment.count - 1) * static_cast<int>(sizeof(Segment)));
   if (walk.end > 0) load_page(walk.page(a, 0));
   wait_preceding();
+  touch_queries(item);
   for (bool new_tables = true;;) {
-    // In the last page of an item the first page of what comes next is loaded.
-    const uint8_t* next = nullptr;
+    // In the last page of an item the first page of what comes next is loaded: its number is fetched
+    // meanwhile.
+    Walk after = walk;
+    after.end = 0;
     if (!item.last) {
-      const Walk after(a, Item(a, load_shared(number) + 1).segment);
-      if (after.end > 0) next = after.page(a, 0);
+      const Item upcoming(a, load_shared(number) + 1);
+      after = Walk(a, upcoming.segment);
+      touch_queries(upcoming);
     }
+    keys.begin(a, query_rows<kDim>(a, item), item.segment.head, Memory::kScratch);
     if (new_tables) {
       copy_wait<0>();
       __syncthreads();
@@ -260,13 +291,12 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
       __syncthreads();
     }
     {
-      const QueryRows rows = query_rows<kDim>(a, item);
-      keys.begin(a, rows, item.segment.head, Memory::kOwns, Memory::kOwn);
-      const float shift =
-          a.in.k_mean ? mean_logit<kDim>(rows, a.in.k_mean + item.segment.head * kDim, lane) : 0.f;
+      const float* const k_mean = a.in.k_mean ? a.in.k_mean + item.segment.head * kDim : nullptr;
+      const float shift = k_mean ? mean_logit<kDim>(query_rows<kDim>(a, item), k_mean, lane) : 0.f;
       store_shared2(own + kShift + 8 * lane, __float_as_uint(shift), 0);
       __syncwarp();
     }
+    const uint8_t* const next = after.end > 0 ? after.page(a, 0) : nullptr;
 
     AttentionState<kDim, 1, 1> state;
     state.init();
@@ -290,7 +320,7 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
     }
 
     auto* const owns = reinterpret_cast<float*>(memory + (Memory::kOwns - shared_address(memory)));
-    leave<Values, kDim>(a, Item(a, load_shared(number)), state, owns, Memory::kOwn / 4);
+    leave<Values, kDim>(a, Item(a, load_shared(number)), state, Memory::kScales, owns, Memory::kOwn / 4);
     __syncthreads();
     item = Item(a, load_shared(number));
     const int first_head = 4 * item.pass, head = item.segment.head * a.group + first_head;

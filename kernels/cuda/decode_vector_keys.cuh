@@ -50,7 +50,7 @@ struct WordKeys {
   }
 
   // No barrier: each warp makes its own operands.
-  OSCAR_DEVICE void begin(const VectorArguments& a, const QueryRows& rows, int head, uint32_t, int) {
+  OSCAR_DEVICE void begin(const VectorArguments& a, const QueryRows& rows, int head, uint32_t) {
     const int lane = thread_again() % 32, g = lane / 4, t = lane % 4;
     const float* group_scales = a.in.k_book.scales + head * kGroups;
     const auto group = [&](int i) { return 4 * i + t; };  // of step i / 2, half i % 2

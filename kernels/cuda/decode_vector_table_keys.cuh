@@ -53,9 +53,8 @@ struct TableKeys {
   OSCAR_DEVICE static void build(uint32_t) {}
 
   // The table. Products are exact integers of a 16-bit query, kept in registers until their largest is known:
-  // a looser bound would cost half a bit. `scratch`: 16 bytes a warp, `scratch_stride` apart.
-  OSCAR_DEVICE void begin(const VectorArguments& a, const QueryRows& rows, int head, uint32_t scratch,
-                          int scratch_stride) {
+  // a looser bound would cost half a bit. `scratch`: 16 bytes a warp.
+  OSCAR_DEVICE void begin(const VectorArguments& a, const QueryRows& rows, int head, uint32_t scratch) {
     constexpr int kCodes = kBlockThreads / kGroups, kRounds = 256 / kCodes;  // codes a round of the block
     const int thread = thread_again(), warp = thread / 32, lane = thread % 32, group = thread % kGroups,
               first = thread / kGroups;
@@ -103,9 +102,9 @@ struct TableKeys {
       }
       top[h] = __reduce_max_sync(kWarp, static_cast<unsigned>(most));
     }
-    if (lane == 0) store_shared4(scratch + warp * scratch_stride, top[0], top[1], top[2], top[3]);
+    if (lane == 0) store_shared4(scratch + warp * 16, top[0], top[1], top[2], top[3]);
     __syncthreads();
-    const uint4 of_warp = load_shared4(scratch + lane % kBlockWarps * scratch_stride);
+    const uint4 of_warp = load_shared4(scratch + lane % kBlockWarps * 16);
     float scale[4];
 #pragma unroll
     for (int h = 0; h < 4; ++h) {

@@ -42,8 +42,29 @@ struct WordValues {
     const int output = 2 * i + r;
     return (output / kSize * 8 + g) * kSize + output % kSize;
   }
-  OSCAR_DEVICE static float channel_scale(const VectorArguments& a, int head, int channel) {
-    return __ldg(a.in.v_book.scales + head * kGroups + channel / kSize);
+  OSCAR_DEVICE static float channel_scale(uint32_t scales, int channel) {
+    return __uint_as_float(load_shared(scales + channel / kSize * 4));
+  }
+  // To row[channel], for a row of each t that begins at bank 0. A lane begins within its words where no other
+  // lane of the warp does: in the order of the channels four or eight lanes would meet in a bank.
+  OSCAR_DEVICE static void store(const float (&o)[kDim / 16][2], float* row, int lane) {
+    const int g = lane / 4, t = lane % 4, begin = kSize == 4 ? t : t + 4 * (g / 4);
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      float v[kSize];
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) v[c] = o[(kSize * j + c) / 2][c % 2];
+#pragma unroll
+      for (int turn = 1; turn < kSize; turn *= 2) {
+        float turned[kSize];
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) turned[c] = begin & turn ? v[(c + turn) % kSize] : v[c];
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) v[c] = turned[c];
+      }
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) row[(8 * j + g) * kSize + (c + begin) % kSize] = v[c];
+    }
   }
 };
 

@@ -22,13 +22,14 @@ struct DecodeLaunch {
 cudaError_t launch_int2_native(const DecodeLaunch& launch);  // int2 keys and values, native pages
 cudaError_t launch_int2_sglang(const DecodeLaunch& launch);
 cudaError_t launch_vector(const DecodeLaunch& launch);  // vector codes on one side or both, native pages
+Status check_vector(const CacheFormat& format);         // what check_format() cannot know: this device
 
 // cudaLaunchKernelEx with the attribute that `overlap` asks for.
 template <class... Parameters, class... Arguments>
-cudaError_t launch_kernel(void (*kernel)(Parameters...), int blocks, int threads, size_t shared, bool overlap,
-                          cudaStream_t stream, Arguments&&... arguments) {
+cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared,
+                          bool overlap, cudaStream_t stream, Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
+  config.gridDim = blocks;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = stream;
