@@ -22,15 +22,12 @@ void set_form(TransformerSpec& spec) {
 }  // namespace
 
 TransformerSpec gemma3_hf(const HfConfig& config) {
-  if (config.has("attn_logit_softcapping"))
-    throw config.unsupported("attn_logit_softcapping", "soft caps are not supported yet");
-  if (config.has("final_logit_softcapping"))
-    throw config.unsupported("final_logit_softcapping", "soft caps are not supported yet");
   if (config.flag("use_bidirectional_attention", false))
     throw config.unsupported("use_bidirectional_attention", "attention must be causal");
   TransformerSpec spec = config.common();
   set_form(spec);
   spec.norm_offset = 1;
+  spec.logit_cap = config.cap("final_logit_softcapping", 0);
   const nlohmann::json* parameters = config.find("rope_parameters");
   const auto of = [&](const char* kind) -> const nlohmann::json* {
     if (!parameters) return nullptr;
@@ -44,6 +41,7 @@ TransformerSpec gemma3_hf(const HfConfig& config) {
   const double scale = 1 / std::sqrt(config.number("query_pre_attn_scalar", 256.0));
   for (auto& layer : spec.layers) {
     layer.attention.scale = scale;
+    layer.attention.logit_cap = config.cap("attn_logit_softcapping", 0);
     layer.qkv_bias = layer.out_bias = config.flag("attention_bias", false);
   }
   const auto pattern =

@@ -107,12 +107,6 @@ TransformerSpec common_gguf(const GgufFile& file, bool experts) {
   config.vocabulary = static_cast<int>(embedding->shape[0]);
   if (!experts && file.integer(key("expert_count")).value_or(0) > 0)
     throw invalid("{}: a mixture of experts ({}) is not supported", path, key("expert_count"));
-  if (file.integer(key("attention.kv_lora_rank")).value_or(0) > 0)
-    throw invalid(
-        "{}: {}: multi-head latent attention caches one latent instead of the keys and values of every head: "
-        "not "
-        "implemented",
-        path, key("attention.kv_lora_rank"));
 
   LayerSpec layer;
   LayerShape& shape = layer.attention;

@@ -9,14 +9,6 @@ namespace oscar {
 
 using Json = nlohmann::json;
 
-void HfConfig::refuse_other_caches() const {
-  if (has("kv_lora_rank"))
-    throw unsupported(
-        "kv_lora_rank",
-        "multi-head latent attention caches one latent and one rotary key instead of the keys and values "
-        "of every head: statistics, rotations and codes of a latent are not implemented");
-}
-
 HfConfig::HfConfig(const std::filesystem::path& directory) : path_(directory.string()) {
   const auto file = directory / "config.json";
   if (!std::filesystem::exists(file))
@@ -65,8 +57,9 @@ double HfConfig::number(const char* key, std::optional<double> otherwise) const 
   return found->get<double>();
 }
 double HfConfig::cap(const char* key, double otherwise) const {
-  if (json_.contains(key) && json_[key].is_null()) return 0;
-  const double value = number(key, otherwise);
+  if (!json_.contains(key)) return otherwise;
+  if (json_[key].is_null()) return 0;
+  const double value = number(key);
   if (!(value > 0)) throw wrong(path_, key, "a number above 0, or null", find(key));
   return value;
 }

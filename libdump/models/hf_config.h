@@ -28,8 +28,6 @@ class HfConfig {
   const nlohmann::json* find(const char* key) const;  // nullptr where absent or null
   std::invalid_argument unsupported(const char* key, std::string_view why) const;
 
-  // std::invalid_argument for a model whose cache holds something else than keys and values of heads (MLA).
-  void refuse_other_caches() const;
   bool sees() const { return sees_; }  // images or sound, beside the text decoder that is read here
 
   // What most families share: sizes, heads, head_dim (stated, else hidden / heads), scale 1 / sqrt(d), layers

@@ -41,6 +41,11 @@ void set_windows(TransformerSpec& spec, const HfConfig& config, int64_t window,
 
 namespace {
 
+constexpr std::string_view kLatentAttention =
+    "multi-head latent attention caches one latent and one rotary key instead of the keys and values of "
+    "every head: "
+    "statistics, rotations and codes of a latent are not implemented";
+
 template <typename Column>
 const FamilyInfo& find_family(const std::string& name, Column column, const std::string& where,
                               std::string_view what, std::string_view hint = "") {
@@ -73,7 +78,7 @@ void leave_out(const HfConfig& config, SafeTensorsWeights& weights, TransformerS
 
 std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precision precision) {
   const HfConfig config(path);
-  config.refuse_other_caches();
+  if (config.has("kv_lora_rank")) throw config.unsupported("kv_lora_rank", kLatentAttention);
   const FamilyInfo& family = find_family(
       config.model_type(), &FamilyInfo::model_type, path.string(), "model_type",
       config.sees()
@@ -116,6 +121,8 @@ std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision p
   const auto architecture = file->text("general.architecture");
   if (!architecture)
     throw failure("{}: general.architecture is missing: the file is not a model", path.string());
+  if (const auto key = *architecture + ".attention.kv_lora_rank"; file->integer(key).value_or(0) > 0)
+    throw invalid("{}: {} {}: {}", path.string(), key, *file->integer(key), kLatentAttention);
   const FamilyInfo& family =
       find_family(*architecture, &FamilyInfo::architecture, path.string(), "architecture");
   TransformerSpec spec = family.from_gguf(*file);

@@ -1,4 +1,6 @@
 // Hugging Face directories as a user gives them: whole, and damaged in the ways that downloads are.
+#include <fmt/format.h>
+
 #include <random>
 
 #include "formats/npy.h"
