@@ -17,7 +17,8 @@ int convert_command(const ArtifactArguments& a, const std::vector<fs::path>& inp
                          .order = {},
                          .kv_heads = a.kv_heads,
                          .layer_ids = a.layer_ids,
-                         .id_space = a.id_space};
+                         .id_space = a.id_space,
+                         .threads = threads_or_cores(common.threads)};
   if (!a.rotary_order.empty())
     options.order = a.rotary_order == "same" ? RotaryOrder::Same : RotaryOrder::Interleaved;
   const Conversion done = convert(inputs, output, options);

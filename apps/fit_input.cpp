@@ -66,7 +66,7 @@ LoadedInput read_fit_input(const FitSource& source) {
     case FileKind::Rows:
       return taken(statistics_of_rows(read_rows(source.paths), source.threads));
     case FileKind::Statistics: {
-      LoadedInput input = taken(read_merged(source.paths));
+      LoadedInput input = taken(read_merged(source.paths, source.threads));
       input.fit.rows = row_reader(source.paths);
       input.scores = true;
       return input;

@@ -18,7 +18,8 @@
 namespace oscar::cli {
 
 struct Measure {
-  std::string statistics, positions, probes, codec = "sglang-prefill";
+  std::vector<std::filesystem::path> statistics;  // stats.h5, or the shards of one run
+  std::string positions, probes, codec = "sglang-prefill";
   std::optional<int64_t> sink, recent;
   int groups = 1;
 };
@@ -38,6 +39,13 @@ inline void add_measure(CLI::App& app, Measure& options, const std::string& prob
   app.add_option("--groups", options.groups, "Quantisation groups of a row")
       ->capture_default_str()
       ->group("Cache");
+}
+
+// As words of a command.
+inline std::string statistics_text(const Measure& options) {
+  std::string text;
+  for (const auto& path : options.statistics) text += (text.empty() ? "" : " ") + path.string();
+  return text;
 }
 
 inline int64_t parse_integer(const std::string& option, std::string_view text) {

@@ -38,7 +38,9 @@ int main(int argc, char** argv) {
   std::string rotations, output;
   std::vector<double> ratios;
   bool json = false;
-  app.add_option("statistics", measure.statistics, "stats.h5 with probes, from oscar-dump")->required();
+  app.add_option("statistics", measure.statistics, "stats.h5 with probes, from oscar-dump, or every shard of a run")
+      ->required()
+      ->type_name("STATS.h5");
   app.add_option("--rotations", rotations, "Directory of oscar-fit, or K.pt,V.pt")->required();
   app.add_option("-o,--output", output, "clip.json to write; oscar-verify --clip reads it")->group("Output");
   app.add_flag("--json", json, "The report as JSON on stdout instead of the table")->group("Output");
@@ -62,7 +64,7 @@ int main(int argc, char** argv) {
   return cli::run(app, argc, argv, [&] {
     cli::use_threads(common);
     const auto& codec = find_codec(measure.codec);
-    const StatisticsReader statistics(measure.statistics);
+    const StatisticsReader statistics(measure.statistics, cli::threads_or_cores(common.threads));
     const auto named = cli::read_named_rotations(rotations);
     if (named.codes) {
       throw invalid(
@@ -86,8 +88,8 @@ int main(int argc, char** argv) {
     write_file(output, text);
     cli::note(common.quiet,
               fmt::format("wrote {} (sha256 {})\nnext: oscar-verify {} --rotations {} --clip {}", output,
-                          sha256_hex(std::as_bytes(std::span(text))).substr(0, 16), measure.statistics,
-                          rotations, output));
+                          sha256_hex(std::as_bytes(std::span(text))).substr(0, 16),
+                          cli::statistics_text(measure), rotations, output));
     return 0;
   });
 }

@@ -2,7 +2,7 @@
 // HDF5 file.
 #include <fmt/format.h>
 
-#include "apps/cli.h"
+#include "apps/shard_option.h"
 #include "formats/error.h"
 #include "formats/sha256.h"
 #include "libdump/calibration_text.h"
@@ -19,7 +19,8 @@ struct Arguments {
   CorpusOptions corpus;
   SequenceOptions sequences;
   DumpOptions dump;
-  bool no_scores = false, plan_only = false, json = false, list_models = false;
+  cli::ShardArguments workers;
+  bool no_scores = false, no_proxy = false, plan_only = false, json = false, list_models = false;
 };
 
 const std::map<std::string, BosPolicy> kBos{
@@ -83,6 +84,9 @@ void add_options(CLI::App& app, Arguments& a) {
                  "Share of the queries they look at, a seeded sample: 1, 1/4, 0.25")
       ->capture_default_str()
       ->group("Statistics");
+  app.add_flag("--no-proxy", a.no_proxy,
+               "Leave the second pass over k and v out (no sst-proxy); shards are then as small as sums are")
+      ->group("Statistics");
   app.add_option("--rows", a.dump.rows, "Sampled rows of k and v a layer; 0: none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
@@ -96,11 +100,12 @@ void add_options(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str()
       ->group("Run");
-  app.add_flag("--deterministic", a.dump.deterministic, "The same bytes whatever --threads is")->group("Run");
+  app.add_flag("--deterministic", a.dump.deterministic, "The same bytes whatever --threads is, and however many workers")->group("Run");
   const auto resume =
       app.add_flag("--resume", a.dump.resume, "Continue an interrupted run of the same options")
           ->group("Run");
   app.add_flag("--restart", a.dump.restart, "Throw an interrupted run away")->group("Run")->excludes(resume);
+  cli::add_shard_options(app, a.workers);
 }
 
 double parse_share(const std::string& text) {
@@ -115,22 +120,36 @@ double parse_share(const std::string& text) {
   return numerator / denominator;
 }
 
-nlohmann::ordered_json summary(const std::string& output, const DumpPlan& plan, const DumpResult& result,
-                               double seconds) {
+nlohmann::ordered_json summary(const std::string& output, const DumpOptions& options, const DumpPlan& plan,
+                               const DumpResult& result, double seconds) {
   nlohmann::ordered_json j;
   j["schema"] = "oscar-dump/1";
   j["output"] = output;
   j["sha256"] = sha256_file(output);
+  if (!options.shard.whole()) j["shard"] = options.shard.text();
   j["layers"] = plan.layers;
   j["calibration_tokens"] = plan.calibration_tokens;
   j["probe_tokens"] = plan.probe_tokens;
-  j["bytes"] = {{"sums", plan.sums}, {"rows", plan.rows}, {"probes", plan.probes}, {"raw_dump", plan.raw}};
+  j["bytes"] = {{"sums", plan.sums}, {"rows", plan.rows}, {"probes", plan.probes}, {"proxy_rows", plan.proxy},
+                {"raw_dump", plan.raw}};
   j["model_digest"] = result.header.provenance.model_digest;
   j["text_digest"] = result.header.provenance.text_digest;
   j["bos_policy"] = result.header.provenance.bos_policy;
   if (result.perplexity) j["perplexity"] = *result.perplexity;
   j["seconds"] = seconds;
   return j;
+}
+
+// As words of a command.
+std::string all_shards(const std::string& output, const Shard& shard) {
+  std::string text;
+  if (shard.count > 8) {
+    const auto stem = std::filesystem::path(output).replace_extension().string();
+    return fmt::format("{}.shard-*-of-{}{}", stem, shard.count, std::filesystem::path(output).extension().string());
+  }
+  for (int i = 0; i < shard.count; ++i)
+    text += (i ? " " : "") + shard_path(output, {i, shard.count}).string();
+  return text;
 }
 
 void print_families() {
@@ -149,6 +168,7 @@ int run(Arguments& a) {
   if (a.text.empty()) throw invalid("--text is required");
   a.dump.precision = a.dtype == "float32" ? Precision::Float32 : Precision::BFloat16;
   a.dump.scores = !a.no_scores;
+  a.dump.proxy = !a.no_proxy;
   a.dump.score_queries = parse_share(a.score_queries);
   a.dump.threads = cli::threads_or_cores(a.common.threads);
   a.sequences.packing = a.packing == "packed" ? Packing::Packed : Packing::Documents;
@@ -157,6 +177,10 @@ int run(Arguments& a) {
   if (!a.probe.empty() && a.sequences.probes > 0)
     throw invalid("--probe and --probes: expected one of them, found both");
 
+  const cli::ChosenShard worker = cli::choose_shard(a.workers);
+  a.dump.shard = worker.shard;
+  const std::string output = a.output.empty() ? "" : shard_path(a.output, worker.shard).string();
+
   const auto model = open_model(a.model, a.dump.precision);
   const CalibrationText input =
       read_calibration_text(*model, a.text, a.probe, a.corpus, a.sequences,
@@ -164,15 +188,20 @@ int run(Arguments& a) {
   const SequenceSet& sequences = input.sequences;
 
   const DumpPlan plan = oscar::plan(*model, sequences, a.dump);
+  if (!worker.origin.empty())
+    cli::note(a.common.quiet, fmt::format("worker {} of {} (from {}); sequences of all workers: {}",
+                                          worker.shard.index, worker.shard.count, worker.origin,
+                                          sequences.calibration.size() + sequences.probes.size()));
   cli::note(
       a.common.quiet && !a.plan_only,
       fmt::format("{}: {} layers; {} calibration and {} probe tokens in {} sequences, {}\n"
-                  "writes: sums {} (1/{:.0f} of a raw dump), {} sampled rows {}, probes {}{}\nholds: about "
+                  "writes: sums {} (1/{:.0f} of a raw dump), {} sampled rows {}, probes {}{}{}\nholds: about "
                   "{} of memory",
                   model->config().name.empty() ? a.model : model->config().name, plan.layers,
                   plan.calibration_tokens, plan.probe_tokens, plan.sequences, a.dtype,
                   cli::human_bytes(double(plan.sums)), double(plan.raw) / double(plan.sums), a.dump.rows,
                   cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
+                  plan.proxy ? ", k and v for sst-proxy " + cli::human_bytes(double(plan.proxy)) : "",
                   a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)),
                   cli::human_bytes(double(plan.memory))));
   for (const auto& text : model->config().notes) cli::note(a.common.quiet, "note: " + text);
@@ -189,7 +218,7 @@ int run(Arguments& a) {
   {
     // In tokens, not token-layers: the rate is then what a forward of the whole model would be timed at.
     cli::Progress progress("oscar-dump", "tokens", a.common.quiet);
-    result = dump(*model, sequences, provenance, a.dump, a.output, [&](const DumpProgress& p) {
+    result = dump(*model, sequences, provenance, a.dump, output, [&](const DumpProgress& p) {
       progress.update(p.tokens_done / p.layers, p.tokens_total / p.layers,
                       fmt::format("layer {}/{}", p.layer + 1, p.layers));
     });
@@ -200,10 +229,12 @@ int run(Arguments& a) {
               fmt::format("perplexity of the {}: {:.4f}", plan.probe_tokens ? "probes" : "calibration text",
                           *result.perplexity));
   cli::note(a.common.quiet,
-            fmt::format("{:.0f} tokens/s over {:.1f} s\nwrote {} ({})\nnext: oscar-fit {} -o rotations/",
-                        double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, a.output,
-                        cli::human_bytes(double(std::filesystem::file_size(a.output))), a.output));
-  if (a.json) cli::print_json(summary(a.output, plan, result, seconds));
+            fmt::format("{:.0f} tokens/s over {:.1f} s\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
+                        double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, output,
+                        cli::human_bytes(double(std::filesystem::file_size(output))),
+                        worker.shard.whole() ? "" : "when all workers are done, ",
+                        all_shards(a.output, worker.shard)));
+  if (a.json) cli::print_json(summary(output, a.dump, plan, result, seconds));
   return 0;
 }
 

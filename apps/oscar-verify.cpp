@@ -114,7 +114,8 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
 
 int verify_rows(const Options& options) {
   cli::use_threads(options.common);
-  const StatisticsReader statistics(options.rows.measure.statistics);
+  const StatisticsReader statistics(options.rows.measure.statistics,
+                                    cli::threads_or_cores(options.common.threads));
   auto asked = request(options, statistics);
   auto choice = options.rows;
   choice.threads = asked.threads;
@@ -174,7 +175,9 @@ std::string quoted_command(int argc, char** argv) {
 void add_options(CLI::App& app, Options& o) {
   auto& rows = o.rows;
   auto* statistics =
-      app.add_option("statistics", rows.measure.statistics, "stats.h5 with probes, from oscar-dump");
+      app.add_option("statistics", rows.measure.statistics,
+                     "stats.h5 with probes, from oscar-dump, or every shard of a run")
+          ->type_name("STATS.h5");
   app.add_option("--rotations", rows.rotations,
                  "[NAME=]DIR of oscar-fit, or [NAME=]K.pt,V.pt; may be given several times")
       ->allow_extra_args(false)

@@ -66,12 +66,13 @@ VerificationRow ready(CacheCodes codes, const std::vector<LayerShape>& shapes) {
   return {shared->name, digest_of(*shared), [shared] { return *shared; }};
 }
 
-// The statistics of one file, read once when the first method asks.
+// The statistics, read once when the first method asks.
 struct LazyInput {
-  std::filesystem::path path;
-  std::optional<FitInput> input;
+  std::vector<std::filesystem::path> paths;
+  int threads;
+  std::optional<FitInput> input{};
   const FitInput& get() {
-    if (!input) input = FitInput{read_merged({path}).layers, row_reader({path})};
+    if (!input) input = FitInput{read_merged(paths, threads).layers, row_reader(paths)};
     return *input;
   }
 };
@@ -172,7 +173,7 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
     result.bounded.push_back(result.rows.back().name);
   }
 
-  auto input = std::make_shared<LazyInput>(statistics.path(), std::nullopt);
+  auto input = std::make_shared<LazyInput>(LazyInput{statistics.paths(), choice.threads});
   bool all = false;
   for (const auto& text : method_names(choice.methods, all)) {
     const auto [name, specification] = named_method(text);

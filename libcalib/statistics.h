@@ -23,7 +23,7 @@ struct Provenance {
   int layers_total = 0;          // decoder layers of the model
   int64_t tokens = 0;            // calibration tokens
   std::vector<int64_t> sequence_lengths;  // calibration sequences
-  std::string shard = "0/1";
+  std::string shard = "0/1";  // "i/n" of what n workers were dealt; "0/1": the whole run
 };
 
 // A seeded sample of calibration rows with their importances, for codebooks and clip searches.
@@ -34,6 +34,16 @@ struct SampledRows {
   std::vector<float> u, w;         // (N, Hkv); empty when the run kept no score statistics
   std::vector<float> x;            // (N, Hkv); empty as well in files that never held it
   int64_t count() const { return static_cast<int64_t>(position.size()); }
+  void append(const SampledRows& more) {
+    const auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    add(position, more.position);
+    add(sequence, more.sequence);
+    add(k, more.k);
+    add(v, more.v);
+    add(u, more.u);
+    add(w, more.w);
+    add(x, more.x);
+  }
 };
 
 // One held-out sequence of one layer, exact inputs to its attention.
@@ -43,7 +53,8 @@ struct Probe {
 };
 
 struct LayerStatistics {
-  LayerSums sums;
+  LayerSums sums;                    // the doubles nearest to the exact sums
+  std::vector<LayerSums> remainders; // of a shard: what they leave (ExactSums::remainders), so that merging rounds once
   std::vector<Matrix> value_metric;  // Hkv x (Dv, Dv): G = sum_j W_O,j^T W_O,j; empty when the weights were not seen
   SampledRows rows;                  // may be empty
 };
@@ -57,6 +68,10 @@ struct StatisticsHeader {
   std::vector<LayerShape> layers;    // ascending global ids; layers without a growing cache are absent
   std::vector<int64_t> probe_lengths;
   std::vector<std::vector<int32_t>> probe_ids;  // token ids of each probe; empty in files that never held them
+  // Of a shard: which of the run's calibration sequences and probes it ran, ascending. sequence_lengths, probe_lengths and
+  // probe_ids are those of the whole run, tokens those of the shard. All empty in a whole run.
+  std::vector<int64_t> shard_sequences, shard_probes;
+  std::string shard_plan;   // sha256 of text, probes, options and who runs what: the same in all shards of a run
 };
 
 }  // namespace oscar

@@ -56,7 +56,8 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
   // One sequence a thread keeps every product on one core, so that its bits do not depend on the number of
   // threads. With fewer sequences than threads LibTorch spreads each product instead, unless that
   // independence was asked for.
-  const bool by_sequence = options_.deterministic || count >= options_.threads;
+  const bool by_sequence =
+      options_.deterministic || std::max(count, options_.sequences_of_run) >= options_.threads;
   const int workers = by_sequence ? static_cast<int>(std::min<int64_t>(options_.threads, count)) : 1;
   at::set_num_threads(by_sequence ? 1 : options_.threads);
 

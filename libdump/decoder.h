@@ -11,6 +11,9 @@ namespace oscar {
 struct DecoderOptions {
   int threads = 2;
   bool deterministic = false;  // one sequence a thread, always: the result does not depend on `threads`
+  // Of the whole run, of which other workers may have the rest: every worker chooses as one alone would. 0: as many as
+  // there are here.
+  int64_t sequences_of_run = 0;
 };
 
 class Decoder {

@@ -53,6 +53,8 @@ std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOp
           {"score_queries", fmt::format("{}", o.score_queries)},
           {"seed", fmt::format("{}", o.seed)},
           {"rows", fmt::format("{}", o.rows)},
+          {"proxy", o.proxy ? "true" : "false"},
+          {"shard", o.shard.text()},
           {"save_qkv", o.save_qkv.string()},
           {"deterministic", o.deterministic ? "true" : "false"},
           {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)}};
@@ -63,6 +65,23 @@ const LayerShape* shape_of(const ModelConfig& config, int layer) {
     if (shape.layer == layer) return &shape;
   }
   return nullptr;
+}
+
+// What the shards of a run must have in common besides what the provenance names.
+std::string options_of_run(const DumpOptions& o) {
+  return fmt::format("deterministic={} threads={} sums={}", o.deterministic,
+                     o.deterministic ? 0 : o.threads, sum_names());
+}
+
+std::vector<std::vector<int32_t>> chosen(const std::vector<std::vector<int32_t>>& sequences,
+                                         const std::vector<int64_t>& ids) {
+  std::vector<std::vector<int32_t>> out;
+  for (const int64_t id : ids) out.push_back(sequences.at(static_cast<size_t>(id)));
+  return out;
+}
+SequenceSet share_of(const SequenceSet& set, const Shard& shard) {
+  const Dealt own = deal(set, shard.count).at(static_cast<size_t>(shard.index));
+  return {chosen(set.calibration, own.calibration), chosen(set.probes, own.probes), 0};
 }
 
 // Mean over positions of -log p(next token), exponentiated.
@@ -102,17 +121,19 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   p.rope = config.describe_rope();
   p.dtype = name(options.precision);
   p.device = "cpu";
-  p.command =
-      fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}", options.windows.sink,
-                  options.windows.recent, options.scores, options.score_queries, options.rows, options.seed);
+  p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}{}", options.windows.sink,
+                          options.windows.recent, options.scores, options.score_queries, options.rows, options.seed,
+                          options.proxy ? "" : " proxy=false");
   p.layers_total = config.layers;
-  p.tokens = sequences.tokens();
+  p.tokens = share_of(sequences, options.shard).tokens();
+  p.shard = options.shard.text();
   p.sequence_lengths = lengths(sequences.calibration);
   return p;
 }
 
-DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOptions& options) {
+DumpPlan plan(const Model& model, const SequenceSet& set, const DumpOptions& options) {
   const ModelConfig& config = model.config();
+  const SequenceSet sequences = share_of(set, options.shard);
   DumpPlan p;
   p.calibration_tokens = sequences.tokens();
   p.probe_tokens = sum(lengths(sequences.probes));
@@ -127,9 +148,11 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
     for (const SumInfo& info : sum_table())
       p.sums += static_cast<int64_t>(sums.values(info.sum).size_bytes());
     p.sums += int64_t{shape.kv_heads} * shape.dim_v * shape.dim_v * 8;
-    p.rows += std::min(options.rows, p.calibration_tokens) *
+    // Rows are sampled from the whole run.
+    p.rows += std::min(options.rows, set.tokens()) * p.calibration_tokens / std::max<int64_t>(set.tokens(), 1) *
               (kv * element + (options.scores ? 12 * shape.kv_heads : 0) + 16);
     p.probes += p.probe_tokens * all * element;
+    if (options.proxy && !options.shard.whole()) p.proxy += p.calibration_tokens * kv * element;
     p.raw += p.calibration_tokens * all * element;
     widest = std::max(widest, kv);
   }
@@ -157,7 +180,19 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   using Clock = std::chrono::steady_clock;
   const ModelConfig& config = model.config();
   const DType rows_dtype = options.precision == Precision::Float32 ? DType::F32 : DType::BF16;
-  const auto calibration = static_cast<int64_t>(set.calibration.size());
+  const std::vector<Dealt> workers = deal(set, options.shard.count);
+  const Dealt& own = workers.at(static_cast<size_t>(options.shard.index));
+  const SequenceSet share = share_of(set, options.shard);
+  const auto calibration = static_cast<int64_t>(share.calibration.size());
+  // Index in the run of a sequence that runs here.
+  const auto index_in_run = [&](int64_t i) {
+    return i < calibration ? own.calibration[static_cast<size_t>(i)]
+                           : static_cast<int64_t>(set.calibration.size()) +
+                                 own.probes[static_cast<size_t>(i - calibration)];
+  };
+  if (!options.shard.whole() && (options.perplexity || !options.save_qkv.empty()))
+    throw invalid("--shard {}: {} is of all sequences in one process: run it without workers", options.shard.text(),
+                  options.perplexity ? "--perplexity" : "--save-qkv");
   const std::filesystem::path raw_folder =
       options.save_qkv.empty() ? "" : options.save_qkv.string() + ".partial";
   if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) &&
@@ -174,13 +209,19 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   header.layers = config.attention;
   header.probe_lengths = lengths(set.probes);
   header.probe_ids = set.probes;
+  if (!options.shard.whole()) {
+    header.shard_sequences = own.calibration;
+    header.shard_probes = own.probes;
+    header.shard_plan = plan_digest(set, workers, options_of_run(options));
+  }
 
   PartialRun partial(output, fingerprint(provenance, options, set.probes), options.resume, options.restart);
   if (options.restart && !raw_folder.empty()) std::filesystem::remove_all(raw_folder);
-  std::vector<std::vector<int32_t>> sequences = set.calibration;
-  sequences.insert(sequences.end(), set.probes.begin(), set.probes.end());
+  std::vector<std::vector<int32_t>> sequences = share.calibration;
+  sequences.insert(sequences.end(), share.probes.begin(), share.probes.end());
   const std::vector<int64_t> all_lengths = lengths(sequences);
-  Decoder decoder(model, sequences, {options.threads, options.deterministic});
+  const auto of_run = static_cast<int64_t>(set.calibration.size() + set.probes.size());
+  Decoder decoder(model, sequences, {options.threads, options.deterministic, of_run});
   if (const int layer = partial.hidden_layer(); layer > 0) decoder.restore(partial.hidden(layer), layer);
 
   std::optional<RawDumpWriter> raw;
@@ -213,11 +254,12 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       continue;
     }
     auto sink = std::make_shared<LayerSink>(
-        *shape, lengths(set.calibration), static_cast<int64_t>(set.probes.size()),
+        *shape, provenance.sequence_lengths, own.calibration, static_cast<int64_t>(set.probes.size()),
         decoder.weights().output_metrics(),
-        LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows});
+        LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows,
+                         options.proxy, !options.shard.whole(), {}});
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
-      sink->take(index, rows);
+      sink->take(index_in_run(index), rows);
       if (raw && index < calibration)
         raw->chunk(layer, index + 1, *shape, rows.q, rows.k, rows.v, rows.tokens);
       step(index);
@@ -227,9 +269,13 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       AtomicFile part(path);
       StatisticsWriter writer(part.path(), rows_dtype);
       writer.layer(sink->finish(), sink->probes());
-      StatisticsHeader own = header;
-      own.layers = {*shape};
-      writer.finish(own);
+      if (!header.shard_plan.empty())
+        sink->each_sequence([&](int64_t sequence, const RowsOfSequence& rows) {
+          writer.sequence(*shape, sequence, rows.tokens, rows.k, rows.v);
+        });
+      StatisticsHeader one = header;
+      one.layers = {*shape};
+      writer.finish(one);
       part.commit();
     });
     // Hidden states are written so seldom that they cost at most a twentieth of the run, and never before the

@@ -4,6 +4,7 @@
 #include "libcalib/artifacts/statistics_file.h"
 #include "libdump/decoder.h"
 #include "libdump/sequences.h"
+#include "libdump/shard.h"
 #include "libdump/tokenizer/tokenizer.h"
 
 namespace oscar {
@@ -17,6 +18,8 @@ struct DumpOptions {
   int64_t rows = 4096;  // sampled calibration rows a layer; 0: none
   int threads = 2;
   bool deterministic = false;
+  bool proxy = true;               // sums of sst-proxy, which need a second pass over k and v
+  Shard shard;                     // of how many workers this is one
   std::filesystem::path save_qkv;  // empty: off; a folder that is new or empty
   bool perplexity = false;         // run the final norm and lm_head as well
   bool resume = false;             // continue <output>.partial/ when it belongs to the same run
@@ -24,7 +27,7 @@ struct DumpOptions {
 };
 
 // Who made this run, of what: everything that a statistics file says about its origin but the windows.
-// `tokenizer` is nullptr when the corpus is token ids. Reads the whole checkpoint for its digest.
+// `tokens` and `shard` are of options.shard, the rest of the whole run. `tokenizer` is nullptr when the corpus is token ids. Reads the whole checkpoint for its digest.
 Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy,
                     const SequenceSet& sequences, const DumpOptions& options);
 
@@ -33,11 +36,12 @@ struct DumpProgress {
   int64_t tokens_done, tokens_total;  // tokens times layers
 };
 
-// What a run will write and hold, in bytes; printed before it starts.
+// What a run, or one worker of it, will write and hold, in bytes; printed before it starts.
 struct DumpPlan {
   int64_t calibration_tokens = 0, probe_tokens = 0, sequences = 0, layers = 0;
   int64_t sums = 0;    // moments and score statistics
   int64_t rows = 0;    // sampled rows
+  int64_t proxy = 0;   // of a shard: k and v for the second pass that waits for the others
   int64_t probes = 0;  // full q, k, v of the probes
   int64_t raw = 0;     // what --save-qkv writes, or would write
   int64_t memory = 0;  // about: libraries, the mapped checkpoint, hidden states, rows and weights of two
@@ -49,6 +53,8 @@ struct DumpResult {
   StatisticsHeader header;
   std::optional<double> perplexity;  // of the probes, or of the calibration sequences where there are none
 };
+// A worker runs its share of the sequences and writes its own file, to be read together with those of the others. For n workers
+// the same sums as for one are kept: bit for bit when every sequence is computed the same, which --deterministic makes sure of.
 // Every finished layer is kept in <output>.partial/ until the run is whole; then <output> appears and the
 // parts go away. Throws std::invalid_argument when such a folder is there and neither resume nor restart is
 // asked for, or when it belongs to another run (names the first option that differs).

@@ -24,7 +24,9 @@ struct Content {
   std::optional<SideCodes> k_codes, v_codes;
   std::optional<ProductCodebooks> k_books, v_books;
   std::optional<RawDump> dump;
-  std::optional<MergedStatistics> statistics;
+  std::vector<fs::path> shards;           // of statistics, or a whole run
+  std::optional<MergedStatistics> moments;
+  size_t inputs = 0;
   std::optional<RowsFile> rows;
   Provenance provenance;
   std::string summary;  // of what was found, for messages
@@ -86,13 +88,15 @@ Content gather(const std::vector<fs::path>& inputs, const ConvertOptions& option
     c.summary += fmt::format("{}{} ({})", c.summary.empty() ? "" : ", ", path.string(), describe(kind));
     read_one(c, kind, path, options);
   }
-  if (parts.contains(FileKind::Statistics)) c.statistics = read_merged(parts[FileKind::Statistics]);
+  c.inputs = inputs.size();
+  c.shards = parts[FileKind::Statistics];
+  if (!c.shards.empty()) c.provenance = StatisticsReader(c.shards).header().provenance;
   if (parts.contains(FileKind::Moments)) {
-    if (c.statistics) throw invalid("statistics and moments together: give one of them");
-    c.statistics = read_moments(parts[FileKind::Moments]);
+    if (!c.shards.empty()) throw invalid("statistics and moments together: give one of them");
+    c.moments = read_moments(parts[FileKind::Moments]);
+    c.provenance = c.moments->header.provenance;
   }
   if (parts.contains(FileKind::Rows)) c.rows = read_rows(parts[FileKind::Rows]);
-  if (c.statistics) c.provenance = c.statistics->header.provenance;
   return c;
 }
 
@@ -204,14 +208,23 @@ void write_product(Content& c, const fs::path& out, const ConvertOptions&, Conve
   }
   if (done.files.empty()) throw unfit(c, "a PQ file", "codebooks, or codes of one shape");
 }
-void write_moments_file(Content& c, const fs::path& out, const ConvertOptions&, Conversion& done) {
-  if (!c.statistics) throw unfit(c, moments_file_name(), "statistics");
-  write_moments(out, c.provenance, c.statistics->layers);
+void write_moments_file(Content& c, const fs::path& out, const ConvertOptions& options, Conversion& done) {
+  if (!c.moments && c.shards.empty()) throw unfit(c, moments_file_name(), "statistics");
+  write_moments(out, c.provenance, c.moments ? c.moments->layers : read_merged(c.shards, options.threads).layers);
   done.files.push_back(out);
 }
 void write_rows_file(Content& c, const fs::path& out, const ConvertOptions&, Conversion& done) {
   if (!c.rows && !c.dump) throw unfit(c, rows_file_name(), "rows or a raw dump");
   write_rows(out, c.rows ? *c.rows : rows_of_raw_dump(*c.dump));
+  done.files.push_back(out);
+}
+
+void write_statistics(Content& c, const fs::path& out, const ConvertOptions& options, Conversion& done) {
+  constexpr std::string_view needs = "the shards of one run of oscar-dump, and nothing else";
+  if (c.shards.empty() || c.shards.size() != c.inputs) throw unfit(c, "a statistics file", needs);
+  const StatisticsReader reader(c.shards, options.threads);
+  if (!reader.notes().empty()) throw unfit(c, "a statistics file", needs);
+  write_whole(reader, out);
   done.files.push_back(out);
 }
 
@@ -244,6 +257,9 @@ const Target kTargets[] = {
     {{"rows", "oscar_rows_rank0.pt from a raw dump"},
      [](const std::string& n) { return n.starts_with("oscar_rows_rank"); },
      write_rows_file},
+    {{"stats", "stats.h5, the shards of one run as the file of a run without workers"},
+     [](const std::string& n) { return n.ends_with(".h5"); },
+     write_statistics},
     {{"pt", "rotations, the version that holds them; a directory for both sides"},
      [](const std::string& n) { return n.ends_with(".pt") || n.find('.') == n.npos; },
      write_pt_version<0>},

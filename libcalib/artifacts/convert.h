@@ -44,6 +44,7 @@ struct ConvertOptions {
   int kv_heads = 0;                 // for v2 from one rotation a layer
   std::vector<int> layer_ids;       // global ids of a file that counts layers from 0
   std::optional<IdSpace> id_space;  // of a raw dump
+  int threads = 1;                  // for what is computed: the second pass of shards
 };
 struct Conversion {
   std::vector<std::filesystem::path> files;

@@ -6,52 +6,16 @@
 
 #include "formats/error.h"
 #include "libcalib/artifacts/provenance_fields.h"
+#include "libcalib/artifacts/statistics_layout.h"
 
 namespace oscar {
 namespace {
-
-constexpr const char* kSchema = "oscar-stats/1";
-
-std::string layer_path(int id) {
-  return fmt::format("/layers/{:04}", id);
-}
-std::string probe_path(int id, int index) {
-  return fmt::format("{}/probes/{}", layer_path(id), index);
-}
-
-// Sums that files written before do not have.
-bool of_output(Sum sum) {
-  return sum == Sum::qq_out || sum == Sum::out || sum == Sum::x || sum == Sum::xk || sum == Sum::xkk ||
-         sum == Sum::stream || sum == Sum::stream_queries;
-}
-
-Shape sum_shape(SumKind kind, const LayerShape& s) {
-  switch (kind) {
-    case SumKind::MatrixK:
-      return {s.kv_heads, s.dim_k, s.dim_k};
-    case SumKind::MatrixV:
-      return {s.kv_heads, s.dim_v, s.dim_v};
-    case SumKind::RowK:
-      return {s.kv_heads, s.dim_k};
-    case SumKind::RowV:
-      return {s.kv_heads, s.dim_v};
-    case SumKind::Scalar:
-      return {s.kv_heads};
-  }
-  return {};
-}
-
-Tensor stored(DType dtype, Shape shape, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * info(dtype).size());
-  from_float(dtype, values.data(), values.size(), bytes.data());
-  return make_tensor(dtype, std::move(shape), std::move(bytes));
-}
 
 int64_t need_integer(const Hdf5Reader& file, const std::string& object, const char* name) {
   const auto value = file.integer(object, name);
   if (!value) {
     throw failure("{}: {}: integer attribute '{}' is missing: the file is not complete {}",
-                  file.path().string(), object, name, kSchema);
+                  file.path().string(), object, name, kStatisticsSchema);
   }
   return *value;
 }
@@ -129,9 +93,9 @@ std::vector<std::vector<int32_t>> read_probe_ids(const Hdf5Reader& file,
 StatisticsHeader read_header(const Hdf5Reader& file) {
   const std::string where = file.path().string();
   const auto schema = file.text("/", "schema");
-  if (!schema || *schema != kSchema) {
+  if (!schema || *schema != kStatisticsSchema) {
     throw failure("{}: attribute 'schema': expected {}, found {}: not a statistics file of oscar-dump{}",
-                  where, kSchema, schema ? *schema : "none", schema ? " of this version" : "");
+                  where, kStatisticsSchema, schema ? *schema : "none", schema ? " of this version" : "");
   }
   StatisticsHeader header;
   Provenance& p = header.provenance;
@@ -144,6 +108,9 @@ StatisticsHeader read_header(const Hdf5Reader& file) {
   if (file.exists("/sequence_lengths")) p.sequence_lengths = file.dataset("/sequence_lengths").integers();
   if (file.exists("/probe_lengths")) header.probe_lengths = file.dataset("/probe_lengths").integers();
   header.probe_ids = read_probe_ids(file, header.probe_lengths);
+  header.shard_plan = file.text("/", "shard_plan").value_or("");
+  if (file.exists("/shard_sequences")) header.shard_sequences = file.dataset("/shard_sequences").integers();
+  if (file.exists("/shard_probes")) header.shard_probes = file.dataset("/shard_probes").integers();
   if (file.exists("/layers")) {
     for (const auto& name : file.children("/layers"))
       header.layers.push_back(read_shape(file, "/layers/" + name));
@@ -160,7 +127,7 @@ StatisticsHeader read_header(const Hdf5Reader& file) {
   return header;
 }
 
-const LayerShape& shape_of(const StatisticsReader& reader, int id) {
+const LayerShape& shape_of(const StatisticsFile& reader, int id) {
   for (const auto& shape : reader.header().layers) {
     if (shape.layer == id) return shape;
   }
@@ -169,93 +136,10 @@ const LayerShape& shape_of(const StatisticsReader& reader, int id) {
 
 }  // namespace
 
-StatisticsWriter::StatisticsWriter(const std::filesystem::path& path, DType rows_dtype)
-    : file_(std::make_unique<Hdf5Writer>(path)), rows_dtype_(rows_dtype) {
-  if (rows_dtype != DType::F32 && rows_dtype != DType::BF16) {
-    throw invalid("{}: rows are stored as F32 or BF16, not {}", path.string(), info(rows_dtype).name);
-  }
-}
-StatisticsWriter::~StatisticsWriter() = default;
-
-void StatisticsWriter::layer(const LayerStatistics& layer, const std::vector<Probe>& probes) {
-  const LayerSums& sums = layer.sums;
-  const LayerShape& s = sums.shape();
-  const std::string path = layer_path(s.layer);
-  for (const auto& sum : sum_table()) {
-    const auto values = sums.values(sum.sum);
-    file_->dataset(path + "/" + std::string(sum.name),
-                   make_tensor(sum_shape(sum.kind, s), std::vector<double>(values.begin(), values.end())));
-  }
-  const std::pair<const char*, int64_t> numbers[] = {{"layer", s.layer},
-                                                     {"q_heads", s.q_heads},
-                                                     {"kv_heads", s.kv_heads},
-                                                     {"dim_k", s.dim_k},
-                                                     {"dim_v", s.dim_v},
-                                                     {"sliding_window", s.sliding_window},
-                                                     {"tokens", sums.tokens},
-                                                     {"score_queries", sums.score_queries},
-                                                     {"score_tokens", sums.score_tokens}};
-  for (const auto& [name, value] : numbers) file_->attribute(path, name, value);
-  file_->attribute(path, "scale", s.scale);
-  if (s.logit_cap > 0) file_->attribute(path, "logit_cap", s.logit_cap);
-  if (!s.sink_logits.empty())
-    file_->dataset(path + "/sink_logits", make_tensor<float>({s.q_heads}, std::vector<float>(s.sink_logits)));
-
-  if (!layer.value_metric.empty()) {
-    std::vector<double> metric;
-    for (const Matrix& g : layer.value_metric) metric.insert(metric.end(), g.data(), g.data() + g.size());
-    const int64_t heads = static_cast<int64_t>(layer.value_metric.size());
-    file_->dataset(path + "/value_metric", make_tensor({heads, s.dim_v, s.dim_v}, std::move(metric)));
-  }
-  if (const SampledRows& rows = layer.rows; rows.count() > 0) {
-    const int64_t n = rows.count();
-    file_->dataset(path + "/rows/position", make_tensor({n}, std::vector<int64_t>(rows.position)));
-    file_->dataset(path + "/rows/sequence", make_tensor({n}, std::vector<int64_t>(rows.sequence)));
-    file_->dataset(path + "/rows/k", stored(rows_dtype_, {n, s.kv_heads, s.dim_k}, rows.k));
-    file_->dataset(path + "/rows/v", stored(rows_dtype_, {n, s.kv_heads, s.dim_v}, rows.v));
-    if (!rows.u.empty()) file_->dataset(path + "/rows/u", stored(DType::F32, {n, s.kv_heads}, rows.u));
-    if (!rows.w.empty()) file_->dataset(path + "/rows/w", stored(DType::F32, {n, s.kv_heads}, rows.w));
-    if (!rows.x.empty()) file_->dataset(path + "/rows/x", stored(DType::F32, {n, s.kv_heads}, rows.x));
-  }
-  for (size_t i = 0; i < probes.size(); ++i) {
-    const std::string at = probe_path(s.layer, static_cast<int>(i));
-    const int64_t t = probes[i].tokens;
-    file_->dataset(at + "/q", stored(rows_dtype_, {t, s.q_heads, s.dim_k}, probes[i].q));
-    file_->dataset(at + "/k", stored(rows_dtype_, {t, s.kv_heads, s.dim_k}, probes[i].k));
-    file_->dataset(at + "/v", stored(rows_dtype_, {t, s.kv_heads, s.dim_v}, probes[i].v));
-  }
-}
-
-void StatisticsWriter::finish(const StatisticsHeader& header) {
-  const Provenance& p = header.provenance;
-  if (!p.sequence_lengths.empty()) {
-    file_->dataset("/sequence_lengths", make_tensor({static_cast<int64_t>(p.sequence_lengths.size())},
-                                                    std::vector<int64_t>(p.sequence_lengths)));
-  }
-  if (!header.probe_lengths.empty()) {
-    file_->dataset("/probe_lengths", make_tensor({static_cast<int64_t>(header.probe_lengths.size())},
-                                                 std::vector<int64_t>(header.probe_lengths)));
-  }
-  if (!header.probe_ids.empty()) {
-    std::vector<int32_t> ids;
-    for (const auto& probe : header.probe_ids) ids.insert(ids.end(), probe.begin(), probe.end());
-    const auto count = static_cast<int64_t>(ids.size());
-    file_->dataset("/probe_ids", make_tensor({count}, std::move(ids)));
-  }
-  file_->attribute("/", "schema", std::string(kSchema));
-  for (const auto& field : kProvenanceTexts) file_->attribute("/", field.name, p.*field.value);
-  file_->attribute("/", "layers_total", int64_t{p.layers_total});
-  file_->attribute("/", "tokens", p.tokens);
-  file_->attribute("/", "window_sink", header.windows.sink);
-  file_->attribute("/", "window_recent", header.windows.recent);
-  file_->attribute("/", "has_scores", int64_t{header.has_scores});
-  file_->close();
-}
-
-StatisticsReader::StatisticsReader(const std::filesystem::path& path)
+StatisticsFile::StatisticsFile(const std::filesystem::path& path)
     : file_(path), header_(read_header(file_)) {}
 
-LayerStatistics StatisticsReader::layer(int id) const {
+LayerStatistics StatisticsFile::layer(int id) const {
   const LayerShape& shape = shape_of(*this, id);
   const std::string path = layer_path(id);
   LayerStatistics layer;
@@ -270,6 +154,16 @@ LayerStatistics StatisticsReader::layer(int id) const {
     const auto to = layer.sums.values(sum.sum);
     to_double(tensor.dtype, tensor.bytes.data(), to.size(), to.data());
   }
+  for (size_t plane = 0; file_.exists(remainder_path(id, plane)); ++plane) {
+    LayerSums& rest = layer.remainders.emplace_back(shape);
+    for (const auto& sum : sum_table()) {
+      const std::string at = remainder_path(id, plane) + "/" + std::string(sum.name);
+      if (!file_.exists(at)) continue;
+      const Tensor tensor = need(file_, at, sum_shape(sum.kind, shape));
+      const auto to = rest.values(sum.sum);
+      to_double(tensor.dtype, tensor.bytes.data(), to.size(), to.data());
+    }
+  }
   if (file_.exists(path + "/value_metric")) {
     const Tensor tensor = need(file_, path + "/value_metric", {shape.kv_heads, shape.dim_v, shape.dim_v});
     const auto values = tensor.doubles();
@@ -281,7 +175,7 @@ LayerStatistics StatisticsReader::layer(int id) const {
   return layer;
 }
 
-SampledRows StatisticsReader::rows(int id) const {
+SampledRows StatisticsFile::rows(int id) const {
   const LayerShape& s = shape_of(*this, id);
   const std::string path = layer_path(id) + "/rows";
   SampledRows rows;
@@ -297,7 +191,7 @@ SampledRows StatisticsReader::rows(int id) const {
   return rows;
 }
 
-Probe StatisticsReader::probe(int id, int index) const {
+Probe StatisticsFile::probe(int id, int index) const {
   const LayerShape& s = shape_of(*this, id);
   const std::string path = probe_path(id, index);
   if (index < 0 || !file_.exists(path)) {
@@ -312,19 +206,40 @@ Probe StatisticsReader::probe(int id, int index) const {
   return probe;
 }
 
+bool StatisticsFile::has_sequence(int id, int64_t sequence) const {
+  return file_.exists(sequence_path(id, sequence) + "/k");
+}
+
+SequenceRows StatisticsFile::sequence(int id, int64_t sequence) const {
+  const LayerShape& s = shape_of(*this, id);
+  const std::string path = sequence_path(id, sequence);
+  SequenceRows rows;
+  rows.tokens = leading(file_, path + "/k");
+  rows.k = need(file_, path + "/k", {rows.tokens, s.kv_heads, s.dim_k}).floats();
+  rows.v = need(file_, path + "/v", {rows.tokens, s.kv_heads, s.dim_v}).floats();
+  return rows;
+}
+
 void assemble(const std::vector<std::filesystem::path>& parts, const StatisticsHeader& header,
               DType rows_dtype, const std::filesystem::path& destination) {
   StatisticsWriter writer(destination, rows_dtype);
   for (const auto& part : parts) {
-    const StatisticsReader reader(part);
+    const StatisticsFile reader(part);
     for (const auto& shape : reader.header().layers) {
       LayerStatistics layer = reader.layer(shape.layer);
       layer.rows = reader.rows(shape.layer);
-      std::vector<Probe> probes;
-      for (size_t i = 0; i < reader.header().probe_lengths.size(); ++i) {
-        probes.push_back(reader.probe(shape.layer, static_cast<int>(i)));
+      const StatisticsHeader& own = reader.header();
+      std::vector<Probe> probes(own.probe_lengths.size());
+      for (size_t i = 0; i < probes.size(); ++i) {
+        if (own.shard_plan.empty() || std::ranges::binary_search(own.shard_probes, static_cast<int64_t>(i)))
+          probes[i] = reader.probe(shape.layer, static_cast<int>(i));
       }
       writer.layer(layer, probes);
+      for (const int64_t sequence : own.shard_sequences) {
+        if (!reader.has_sequence(shape.layer, sequence)) continue;
+        const SequenceRows rows = reader.sequence(shape.layer, sequence);
+        writer.sequence(shape, sequence, rows.tokens, rows.k.data(), rows.v.data());
+      }
     }
   }
   writer.finish(header);

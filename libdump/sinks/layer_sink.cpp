@@ -1,5 +1,6 @@
 #include "libdump/sinks/layer_sink.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "formats/error.h"
@@ -8,16 +9,27 @@
 
 namespace oscar {
 
-LayerSink::LayerSink(const LayerShape& shape, const std::vector<int64_t>& calibration_lengths, int64_t probes,
-                     std::vector<Matrix> output_metrics, LayerSinkOptions options)
+LayerSink::LayerSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
+                     const std::vector<int64_t>& own, int64_t probes, std::vector<Matrix> output_metrics,
+                     LayerSinkOptions options)
     : shape_(shape),
       output_metrics_(std::move(output_metrics)),
-      lengths_(calibration_lengths),
-      options_(options),
-      kept_(calibration_lengths.size()),
+      lengths_(run_lengths),
+      own_(own),
+      options_(std::move(options)),
       probes_(static_cast<size_t>(probes)),
       total_(shape) {
   for (const Matrix& g : output_metrics_) metric_.insert(metric_.end(), g.data(), g.data() + g.size());
+  for (const RowChoice& row : sample_rows(options_.seed, lengths_, options_.rows))
+    chosen_[row.sequence].push_back(row.position);
+  if (!options_.proxy) return;
+  std::vector<int64_t> sizes;
+  for (const int64_t sequence : own_) {
+    const int64_t rows = lengths_.at(static_cast<size_t>(sequence)) * shape_.kv_heads;
+    sizes.push_back(rows * shape_.dim_k);
+    sizes.push_back(rows * shape_.dim_v);
+  }
+  kept_ = std::make_unique<Spill>(sizes, options_.spill);
 }
 
 static void check_finite(const AttentionRows& rows, int64_t sequence) {
@@ -38,7 +50,8 @@ static void check_finite(const AttentionRows& rows, int64_t sequence) {
   scan("the attention output", rows.o, int64_t{s.q_heads} * s.dim_v);
 }
 
-LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Kept& kept) const {
+LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows,
+                             Importances& kept) const {
   LayerSums sums(shape_);
   const int64_t tokens = rows.tokens, group = shape_.group();
   sums.add_rows(rows.q, rows.k, rows.v, rows.o, tokens);
@@ -117,10 +130,8 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
         rows.tokens, {rows.q, rows.q + q_size}, {rows.k, rows.k + k_size}, {rows.v, rows.v + v_size}};
     return;
   }
-  Kept& kept = kept_[static_cast<size_t>(index)];
-  kept.k.assign(rows.k, rows.k + k_size);
-  kept.v.assign(rows.v, rows.v + v_size);
-  LayerSums sums = sums_of(index, rows, kept);
+  Importances importances;
+  const LayerSums sums = sums_of(index, rows, importances);
   if (!sums.finite()) {
     check_finite(rows, index);
     throw failure(
@@ -128,49 +139,70 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
         "overflow",
         s.layer, index);
   }
-  const std::lock_guard lock(mutex_);
-  waiting_.emplace(index, std::move(sums));
-  for (auto it = waiting_.find(next_); it != waiting_.end(); it = waiting_.find(next_)) {
-    total_.merge(it->second);
-    waiting_.erase(it);
-    ++next_;
+  if (kept_) {
+    const auto at = static_cast<size_t>(std::ranges::lower_bound(own_, index) - own_.begin());
+    std::copy_n(rows.k, k_size, kept_->piece(2 * at));
+    std::copy_n(rows.v, v_size, kept_->piece(2 * at + 1));
+    kept_->put_away(2 * at);
+    kept_->put_away(2 * at + 1);
   }
+  SampledRows sampled = sample(index, rows, importances);
+  const std::lock_guard lock(mutex_);
+  total_.add(sums);
+  if (sampled.count() > 0) samples_.emplace(index, std::move(sampled));
 }
 
-SampledRows LayerSink::sample() const {
+SampledRows LayerSink::sample(int64_t sequence, const AttentionRows& rows, const Importances& importances) const {
   SampledRows out;
-  const auto width_k = static_cast<size_t>(shape_.kv_heads * shape_.dim_k),
-             width_v = static_cast<size_t>(shape_.kv_heads * shape_.dim_v);
-  for (const RowChoice& row : sample_rows(options_.seed, lengths_, options_.rows)) {
-    const Kept& kept = kept_[static_cast<size_t>(row.sequence)];
-    const auto t = static_cast<size_t>(row.position),
-               tokens = static_cast<size_t>(lengths_[static_cast<size_t>(row.sequence)]);
-    out.sequence.push_back(row.sequence);
-    out.position.push_back(row.position);
-    out.k.insert(out.k.end(), kept.k.begin() + static_cast<std::ptrdiff_t>(t * width_k),
-                 kept.k.begin() + static_cast<std::ptrdiff_t>((t + 1) * width_k));
-    out.v.insert(out.v.end(), kept.v.begin() + static_cast<std::ptrdiff_t>(t * width_v),
-                 kept.v.begin() + static_cast<std::ptrdiff_t>((t + 1) * width_v));
-    for (size_t h = 0; options_.scores && h < static_cast<size_t>(shape_.kv_heads); ++h) {
-      out.u.push_back(static_cast<float>(kept.u[h * tokens + t]));
-      out.w.push_back(static_cast<float>(kept.w[h * tokens + t]));
-      out.x.push_back(static_cast<float>(kept.x[h * tokens + t]));
+  const auto chosen = chosen_.find(sequence);
+  if (chosen == chosen_.end()) return out;
+  const int64_t heads = shape_.kv_heads, width_k = heads * shape_.dim_k, width_v = heads * shape_.dim_v;
+  for (const int64_t t : chosen->second) {
+    out.sequence.push_back(sequence);
+    out.position.push_back(t);
+    out.k.insert(out.k.end(), rows.k + t * width_k, rows.k + (t + 1) * width_k);
+    out.v.insert(out.v.end(), rows.v + t * width_v, rows.v + (t + 1) * width_v);
+    for (int64_t h = 0; options_.scores && h < heads; ++h) {
+      const auto at = static_cast<size_t>(h * rows.tokens + t);
+      out.u.push_back(static_cast<float>(importances.u[at]));
+      out.w.push_back(static_cast<float>(importances.w[at]));
+      out.x.push_back(static_cast<float>(importances.x[at]));
     }
   }
   return out;
 }
 
-LayerStatistics LayerSink::finish() {
-  std::vector<Matrix> sigma_q;
-  for (int h = 0; h < shape_.kv_heads; ++h) {
-    sigma_q.push_back(total_.matrix(Sum::qq, h) / (static_cast<double>(total_.tokens) * shape_.group()));
+RowsOfSequence LayerSink::kept(size_t i) const {
+  return {lengths_[static_cast<size_t>(own_[i])], kept_->piece(2 * i), kept_->piece(2 * i + 1), {}};
+}
+
+void LayerSink::each_sequence(
+    const std::function<void(int64_t sequence, const RowsOfSequence& rows)>& take) const {
+  for (size_t i = 0; kept_ && i < own_.size(); ++i) {
+    take(own_[i], kept(i));
+    kept_->put_away(2 * i);
+    kept_->put_away(2 * i + 1);
   }
-  for (size_t i = 0; i < kept_.size(); ++i)
-    total_.add_proxy(sigma_q, kept_[i].k.data(), kept_[i].v.data(), lengths_[i]);
+}
+
+LayerStatistics LayerSink::finish() {
   LayerStatistics layer;
-  if (options_.rows > 0) layer.rows = sample();
-  kept_.clear();
-  layer.sums = std::move(total_);
+  layer.sums = total_.rounded();
+  if (options_.shard) layer.remainders = total_.remainders();
+  // One thread: the next layer has the others.
+  if (kept_ && !options_.shard) {
+    add_proxy(layer.sums, static_cast<int64_t>(own_.size()), 1, [this](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      RowsOfSequence rows = kept(at);
+      rows.owner = {rows.k, [this, at](const void*) {
+                      kept_->put_away(2 * at);
+                      kept_->put_away(2 * at + 1);
+                    }};
+      return rows;
+    });
+  }
+  for (auto& [sequence, rows] : samples_) layer.rows.append(rows);
+  samples_.clear();
   layer.value_metric.assign(static_cast<size_t>(shape_.kv_heads), Matrix::Zero(shape_.dim_v, shape_.dim_v));
   for (size_t j = 0; j < output_metrics_.size(); ++j)
     layer.value_metric[j / static_cast<size_t>(shape_.group())] += output_metrics_[j];

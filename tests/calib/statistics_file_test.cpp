@@ -1,6 +1,7 @@
 #include "libcalib/artifacts/statistics_file.h"
 
 #include "formats/error.h"
+#include "libcalib/exact_sums.h"
 #include "libcalib/artifacts/provenance_fields.h"
 #include "libcalib/targets.h"
 #include "tests/calib/sample.h"
@@ -30,6 +31,13 @@ StatisticsHeader header_of(const std::string& shard = "0/1", const std::string& 
   p.tokens = 120;
   p.sequence_lengths = {60, 60};
   p.shard = shard;
+  if (const int count = std::stoi(shard.substr(shard.find('/') + 1)); count > 1) {
+    const int64_t index = std::stoi(shard);
+    p.sequence_lengths.assign(static_cast<size_t>(2 * count), 60);
+    h.shard_sequences = {2 * index, 2 * index + 1};
+    if (index == 0) h.shard_probes = {0, 1};
+    h.shard_plan = "plan";
+  }
   h.windows = {4, 8};
   h.has_scores = true;
   h.layers.assign(std::begin(kShapes), std::end(kShapes));
@@ -49,10 +57,25 @@ LayerStatistics layer_of(const LayerShape& s, uint64_t seed) {
   return test::statistics_of(s, 120, seed + static_cast<uint64_t>(s.layer));
 }
 
+// Without the second pass, which shards leave to who merges them.
+LayerSums without_second_pass(LayerSums sums) {
+  for (const Sum sum : {Sum::vv_proxy, Sum::proxy_weight}) std::ranges::fill(sums.values(sum), 0);
+  return sums;
+}
+
 void write_file(const fs::path& path, const StatisticsHeader& header, uint64_t seed = 1,
                 DType dtype = DType::F32) {
   StatisticsWriter writer(path, dtype);
-  for (const auto& shape : header.layers) writer.layer(layer_of(shape, seed), probes_of(shape));
+  for (const auto& shape : header.layers) {
+    std::vector<Probe> probes = probes_of(shape);
+    if (!header.shard_plan.empty() && header.shard_probes.empty()) probes.assign(2, {});
+    LayerStatistics layer = layer_of(shape, seed);
+    if (!header.shard_sequences.empty()) {
+      layer.sums = without_second_pass(layer.sums);
+      for (int64_t& sequence : layer.rows.sequence) sequence += header.shard_sequences[0];
+    }
+    writer.layer(layer, probes);
+  }
   writer.finish(header);
 }
 void expect_equal(const LayerSums& a, const LayerSums& b) {
@@ -273,17 +296,16 @@ TEST(Merge, ShardsInAnyOrderAreTheSum) {
   const auto a = read_merged({dir / "0.h5", dir / "1.h5", dir / "2.h5"});
   const auto b = read_merged({dir / "2.h5", dir / "0.h5", dir / "1.h5"});
   for (const auto& shape : kShapes) {
-    LayerSums expected = layer_of(shape, 1).sums;
-    expected.merge(layer_of(shape, 2).sums);
-    expected.merge(layer_of(shape, 3).sums);
-    expect_equal(a.layers.at(shape.layer).sums, expected);
-    expect_equal(b.layers.at(shape.layer).sums, expected);
+    ExactSums exact(shape);
+    for (const uint64_t seed : {1, 2, 3}) exact.add(without_second_pass(layer_of(shape, seed).sums));
+    expect_equal(a.layers.at(shape.layer).sums, exact.rounded());
+    expect_equal(b.layers.at(shape.layer).sums, exact.rounded());
   }
   EXPECT_EQ(a.header.provenance.tokens, 360);
   EXPECT_EQ(a.header.provenance.sequence_lengths.size(), 6u);
   EXPECT_EQ(a.header.provenance.shard, "0/1");
   EXPECT_EQ(a.header.probe_ids, header_of().probe_ids);
-  EXPECT_EQ(a.notes.size(), 1u);
+  EXPECT_TRUE(a.notes.empty());
 }
 
 TEST(Merge, OneFileIsItself) {
@@ -302,12 +324,53 @@ TEST(Merge, WholeRunsOfOtherTexts) {
   const auto merged = read_merged({dir / "a.h5", dir / "b.h5"});
   EXPECT_NE(merged.header.provenance.text_digest, "essays");
   EXPECT_EQ(merged.header.provenance.tokens, 240);
+  ASSERT_EQ(merged.notes.size(), 1u);
+  EXPECT_NE(merged.notes[0].find("sst-proxy"), std::string::npos);
+}
+
+// Workers have their sequences and probes; the reader shows the run.
+TEST(Merge, RowsAndProbesAreThoseOfTheRun) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/2"), 1);
+  write_file(dir / "1.h5", header_of("1/2"), 2);
+  const StatisticsReader run({dir / "1.h5", dir / "0.h5"});
+  const SampledRows rows = run.rows(2);
+  EXPECT_EQ(rows.sequence, (std::vector<int64_t>{0, 0, 0, 1, 1, 2, 2, 2, 3, 3}));
+  EXPECT_EQ(rows.position, (std::vector<int64_t>{0, 2, 4, 1, 3, 0, 2, 4, 1, 3}));
+  const SampledRows first = layer_of(kShapes[0], 1).rows;
+  const auto width = static_cast<std::ptrdiff_t>(kShapes[0].kv_heads * kShapes[0].dim_k);
+  EXPECT_TRUE(std::equal(first.k.begin() + 2 * width, first.k.begin() + 3 * width, rows.k.begin() + width));
+  EXPECT_EQ(run.probe(2, 1).q, probes_of(kShapes[0])[1].q);
+  EXPECT_THROW(run.probe(2, 2), std::invalid_argument);
+  EXPECT_EQ(run.header().provenance.shard, "0/1");
+  EXPECT_EQ(run.header().provenance.tokens, 240);
+  EXPECT_TRUE(run.header().shard_plan.empty());
+  EXPECT_EQ(run.paths(), (std::vector<fs::path>{dir / "0.h5", dir / "1.h5"}));
+}
+
+TEST(Merge, ShardsThatDoNotMakeUpTheRun) {
+  const test::TempDir dir;
+  write_file(dir / "0.h5", header_of("0/2"));
+  const auto failure_of = [&](const std::vector<int64_t>& sequences) -> std::string {
+    auto header = header_of("1/2");
+    header.shard_sequences = sequences;
+    write_file(dir / "1.h5", header);
+    try {
+      StatisticsReader({dir / "0.h5", dir / "1.h5"});
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_NE(failure_of({1, 2, 3}).find("calibration sequence 1 of 4: is in"), std::string::npos) << failure_of({1, 2, 3});
+  EXPECT_NE(failure_of({3}).find("calibration sequence 2 of 4 is in no shard"), std::string::npos) << failure_of({3});
+  EXPECT_NE(failure_of({2, 3, 4}).find("has none of that number"), std::string::npos) << failure_of({2, 3, 4});
 }
 
 TEST(Merge, RefusesDoubledAndMissingShards) {
   const test::TempDir dir;
   write_file(dir / "0.h5", header_of("0/2"));
-  write_file(dir / "0b.h5", header_of("0/2", "other"));
+  write_file(dir / "0b.h5", header_of("0/2"), 2);
   write_file(dir / "1.h5", header_of("1/3"));
   write_file(dir / "all.h5", header_of());
   const auto merge = [&](std::vector<std::string> names) {
@@ -317,7 +380,8 @@ TEST(Merge, RefusesDoubledAndMissingShards) {
   };
   EXPECT_NE(merge({"0.h5", "0b.h5"}).find("same shard"), std::string::npos) << merge({"0.h5", "0b.h5"});
   EXPECT_NE(merge({"all.h5", "all.h5"}).find("same shard"), std::string::npos);
-  EXPECT_NE(merge({"0.h5"}).find("shard 1/2 is missing"), std::string::npos) << merge({"0.h5"});
+  EXPECT_NE(merge({"0.h5"}).find("shard 1/2 is missing: 1 of 2 files were given: "), std::string::npos) << merge({"0.h5"});
+  EXPECT_NE(merge({"0.h5"}).find("0.h5 (0/2)"), std::string::npos) << merge({"0.h5"});
   EXPECT_NE(merge({"0.h5", "1.h5"}).find("shard is '0/2' in the first, '1/3' in the second"),
             std::string::npos);
 }
@@ -371,7 +435,10 @@ TEST(Merge, RefusesEveryForeignFieldByName) {
       {"layer 2: scale", [](auto& h) { h.layers[0].scale = 1; }},
       {"layer 2: sliding_window", [](auto& h) { h.layers[0].sliding_window = 16; }},
       {"layer 2: logit_cap is '0' in the first, '30'", [](auto& h) { h.layers[0].logit_cap = 30; }},
-      {"layer 2: sink_logits", [](auto& h) { h.layers[0].sink_logits.assign(h.layers[0].q_heads, 1.0f); }}};
+      {"layer 2: sink_logits", [](auto& h) { h.layers[0].sink_logits.assign(h.layers[0].q_heads, 1.0f); }}},
+      {"text_digest", [](auto& h) { h.provenance.text_digest = "other"; }},
+      {"command", [](auto& h) { h.provenance.command = "--seq-len 61"; }},
+      {"shard_plan", [](auto& h) { h.shard_plan = "other"; }}};
   for (const auto& [field, lie] : lies) {
     auto header = header_of("1/2");
     lie(header);
