@@ -38,7 +38,8 @@ int main(int argc, char** argv) {
   std::string rotations, output;
   std::vector<double> ratios;
   bool json = false;
-  app.add_option("statistics", measure.statistics, "stats.h5 with probes, from oscar-dump, or every shard of a run")
+  app.add_option("statistics", measure.statistics,
+                 "stats.h5 with probes, from oscar-dump, or every shard of a run")
       ->required()
       ->type_name("STATS.h5");
   app.add_option("--rotations", rotations, "Directory of oscar-fit, or K.pt,V.pt")->required();

@@ -1,6 +1,7 @@
 // oscar-dump: calibration text through a model, layer by layer; what attention did with Q, K and V into one
 // HDF5 file.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "apps/shard_option.h"
 #include "formats/error.h"
@@ -100,7 +101,16 @@ void add_options(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str()
       ->group("Run");
-  app.add_flag("--deterministic", a.dump.deterministic, "The same bytes whatever --threads is, and however many workers")->group("Run");
+  app.add_option("--memory", a.dump.memory,
+                 "Bound on the memory of the process, such as 8G: the run is planned to fit, or refused with "
+                 "the least "
+                 "that would do; 0: none")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE")
+      ->group("Run");
+  app.add_flag("--deterministic", a.dump.deterministic,
+               "The same bytes whatever --threads is, and however many workers")
+      ->group("Run");
   const auto resume =
       app.add_flag("--resume", a.dump.resume, "Continue an interrupted run of the same options")
           ->group("Run");
@@ -120,6 +130,13 @@ double parse_share(const std::string& text) {
   return numerator / denominator;
 }
 
+// Largest resident set of this process so far, bytes.
+int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
+}
+
 nlohmann::ordered_json summary(const std::string& output, const DumpOptions& options, const DumpPlan& plan,
                                const DumpResult& result, double seconds) {
   nlohmann::ordered_json j;
@@ -130,8 +147,15 @@ nlohmann::ordered_json summary(const std::string& output, const DumpOptions& opt
   j["layers"] = plan.layers;
   j["calibration_tokens"] = plan.calibration_tokens;
   j["probe_tokens"] = plan.probe_tokens;
-  j["bytes"] = {{"sums", plan.sums}, {"rows", plan.rows}, {"probes", plan.probes}, {"proxy_rows", plan.proxy},
+  j["bytes"] = {{"sums", plan.sums},
+                {"rows", plan.rows},
+                {"probes", plan.probes},
+                {"proxy_rows", plan.proxy},
                 {"raw_dump", plan.raw}};
+  j["memory"] = {{"limit", plan.memory.limit},     {"layer", plan.memory.layer},
+                 {"block", plan.memory.block},     {"overlap", plan.memory.overlap},
+                 {"spilled", plan.memory.spilled}, {"peak", plan.memory.peak},
+                 {"measured", peak_memory()}};
   j["model_digest"] = result.header.provenance.model_digest;
   j["text_digest"] = result.header.provenance.text_digest;
   j["bos_policy"] = result.header.provenance.bos_policy;
@@ -145,7 +169,8 @@ std::string all_shards(const std::string& output, const Shard& shard) {
   std::string text;
   if (shard.count > 8) {
     const auto stem = std::filesystem::path(output).replace_extension().string();
-    return fmt::format("{}.shard-*-of-{}{}", stem, shard.count, std::filesystem::path(output).extension().string());
+    return fmt::format("{}.shard-*-of-{}{}", stem, shard.count,
+                       std::filesystem::path(output).extension().string());
   }
   for (int i = 0; i < shard.count; ++i)
     text += (i ? " " : "") + shard_path(output, {i, shard.count}).string();
@@ -195,15 +220,14 @@ int run(Arguments& a) {
   cli::note(
       a.common.quiet && !a.plan_only,
       fmt::format("{}: {} layers; {} calibration and {} probe tokens in {} sequences, {}\n"
-                  "writes: sums {} (1/{:.0f} of a raw dump), {} sampled rows {}, probes {}{}{}\nholds: about "
-                  "{} of memory",
+                  "writes: sums {} (1/{:.0f} of a raw dump), {} sampled rows {}, probes {}{}{}\nholds: {}",
                   model->config().name.empty() ? a.model : model->config().name, plan.layers,
                   plan.calibration_tokens, plan.probe_tokens, plan.sequences, a.dtype,
                   cli::human_bytes(double(plan.sums)), double(plan.raw) / double(plan.sums), a.dump.rows,
                   cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
                   plan.proxy ? ", k and v for sst-proxy " + cli::human_bytes(double(plan.proxy)) : "",
                   a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)),
-                  cli::human_bytes(double(plan.memory))));
+                  plan.memory.text()));
   for (const auto& text : model->config().notes) cli::note(a.common.quiet, "note: " + text);
   if (sequences.repeated > 0) {
     cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text "
@@ -228,12 +252,14 @@ int run(Arguments& a) {
     cli::note(a.common.quiet,
               fmt::format("perplexity of the {}: {:.4f}", plan.probe_tokens ? "probes" : "calibration text",
                           *result.perplexity));
-  cli::note(a.common.quiet,
-            fmt::format("{:.0f} tokens/s over {:.1f} s\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
-                        double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, output,
-                        cli::human_bytes(double(std::filesystem::file_size(output))),
-                        worker.shard.whole() ? "" : "when all workers are done, ",
-                        all_shards(a.output, worker.shard)));
+  cli::note(
+      a.common.quiet,
+      fmt::format(
+          "{:.1f} tokens/s over {:.1f} s, {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
+          double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds,
+          cli::human_bytes(double(peak_memory())), output,
+          cli::human_bytes(double(std::filesystem::file_size(output))),
+          worker.shard.whole() ? "" : "when all workers are done, ", all_shards(a.output, worker.shard)));
   if (a.json) cli::print_json(summary(output, a.dump, plan, result, seconds));
   return 0;
 }

@@ -174,10 +174,9 @@ std::string quoted_command(int argc, char** argv) {
 
 void add_options(CLI::App& app, Options& o) {
   auto& rows = o.rows;
-  auto* statistics =
-      app.add_option("statistics", rows.measure.statistics,
-                     "stats.h5 with probes, from oscar-dump, or every shard of a run")
-          ->type_name("STATS.h5");
+  auto* statistics = app.add_option("statistics", rows.measure.statistics,
+                                    "stats.h5 with probes, from oscar-dump, or every shard of a run")
+                         ->type_name("STATS.h5");
   app.add_option("--rotations", rows.rotations,
                  "[NAME=]DIR of oscar-fit, or [NAME=]K.pt,V.pt; may be given several times")
       ->allow_extra_args(false)

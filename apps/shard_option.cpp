@@ -12,8 +12,8 @@ struct Launcher {
   std::string_view name;
   const char *index, *count;
 };
-// Innermost first: mpirun under sbatch leaves SLURM_PROCID of the batch step in place, torchrun's variables lie about more
-// often than it is nested in the others.
+// Innermost first: mpirun under sbatch leaves SLURM_PROCID of the batch step in place, torchrun's variables
+// lie about more often than it is nested in the others.
 constexpr Launcher kLaunchers[] = {
     {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
     {"pmi", "PMI_RANK", "PMI_SIZE"},
@@ -44,10 +44,10 @@ ChosenShard from_launcher(const Launcher& launcher, int shards) {
     throw invalid("{}: {} is not set: say of how many workers, with it or with --shards N", asked,
                   launcher.count);
   const int known = count ? number(count, launcher.count) : shards;
-  if (shards > 0 && known != shards)
-    throw invalid("--shards {}: {} says {}", shards, launcher.count, known);
-  const auto origin = count ? fmt::format("{} {}={} {}={}", launcher.name, launcher.index, index, launcher.count, count)
-                            : fmt::format("{} {}={} --shards {}", launcher.name, launcher.index, index, shards);
+  if (shards > 0 && known != shards) throw invalid("--shards {}: {} says {}", shards, launcher.count, known);
+  const auto origin =
+      count ? fmt::format("{} {}={} {}={}", launcher.name, launcher.index, index, launcher.count, count)
+            : fmt::format("{} {}={} --shards {}", launcher.name, launcher.index, index, shards);
   return {checked(number(index, launcher.index), known, origin), origin};
 }
 
@@ -61,7 +61,8 @@ std::string launcher_names() {
 
 void add_shard_options(CLI::App& app, ShardArguments& a) {
   app.add_option("--shard", a.shard,
-                 "i/n: run the share of worker i of n, counted from 0, into OUTPUT.shard-i-of-n; auto: as the launcher "
+                 "i/n: run the share of worker i of n, counted from 0, into OUTPUT.shard-i-of-n; auto: as "
+                 "the launcher "
                  "says, the first found of " +
                      launcher_names() + "; or one of these")
       ->group("Workers");
@@ -78,7 +79,8 @@ ChosenShard choose_shard(const ShardArguments& a) {
   if (const auto slash = a.shard.find('/'); slash != std::string::npos) {
     if (a.shards > 0) throw invalid("--shards: --shard {} says of how many already", a.shard);
     const std::string_view text = a.shard;
-    return {checked(number(text.substr(0, slash), "--shard"), number(text.substr(slash + 1), "--shard"), "--shard"),
+    return {checked(number(text.substr(0, slash), "--shard"), number(text.substr(slash + 1), "--shard"),
+                    "--shard"),
             "--shard " + a.shard};
   }
   std::string variables;

@@ -15,8 +15,8 @@ struct ChosenShard {
   Shard shard;
   std::string origin;  // what it was read from, to be printed; "" where --shard was not given
 };
-// The environment is looked at only when --shard names a launcher or is auto: a stray RANK never takes a part of a run
-// away. std::invalid_argument when no launcher is found, or one whose variables make no sense.
+// The environment is looked at only when --shard names a launcher or is auto: a stray RANK never takes a part
+// of a run away. std::invalid_argument when no launcher is found, or one whose variables make no sense.
 ChosenShard choose_shard(const ShardArguments& arguments);
 
 }  // namespace oscar::cli

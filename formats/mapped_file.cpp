@@ -46,7 +46,7 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-void MappedFile::forget(std::span<const std::byte> part) const {
+void MappedFile::forget(std::span<const std::byte> part) {
   // Only whole pages inside the part: its neighbours may still be in use.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<uintptr_t>(part.data());

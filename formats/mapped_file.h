@@ -17,7 +17,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::filesystem::path& path() const { return path_; }
   // Tells the kernel that these bytes will not be read again soon (streaming weights larger than memory).
-  void forget(std::span<const std::byte> part) const;
+  // Only for bytes of a MappedFile: of any other memory they would be lost.
+  static void forget(std::span<const std::byte> part);
 
  private:
   MappedFile() = default;

@@ -29,8 +29,8 @@ class Expansion {
     parts_.resize(kept);
     parts_.push_back(x);
   }
-  // The nearest double: parts from the largest down until one does not change the total any more; that one decides a tie
-  // with the sign of what is below it.
+  // The nearest double: parts from the largest down until one does not change the total any more; that one
+  // decides a tie with the sign of what is below it.
   double rounded() const {
     double total = 0;
     size_t i = parts_.size();
@@ -52,6 +52,17 @@ class Expansion {
   std::vector<double> parts_;
 };
 
+// The i-th number of a sum. True, with its two parts, when no more than two planes hold it, as is usual.
+bool two_parts(const std::vector<LayerSums>& planes, Sum sum, size_t i, double& high, double& low) {
+  for (size_t p = 2; p < planes.size(); ++p) {
+    if (planes[p].values(sum)[i] != 0) return false;
+  }
+  high = planes[0].values(sum)[i];
+  low = planes.size() > 1 ? planes[1].values(sum)[i] : 0;
+  two_sum(high, low);
+  return true;
+}
+
 }  // namespace
 
 ExactSums::ExactSums(const LayerShape& shape) : shape_(shape) {
@@ -61,8 +72,8 @@ ExactSums::ExactSums(const LayerShape& shape) : shape_(shape) {
 void ExactSums::add(const LayerSums& sums) {
   if (planes_.empty()) throw std::logic_error("ExactSums: used before it has a shape");
   if (!(sums.shape() == shape_))
-    throw invalid("sums cannot be added: layer {} of {} KV heads and layer {} of {} differ in shape", shape_.layer,
-                  shape_.kv_heads, sums.shape().layer, sums.shape().kv_heads);
+    throw invalid("sums cannot be added: layer {} of {} KV heads and layer {} of {} differ in shape",
+                  shape_.layer, shape_.kv_heads, sums.shape().layer, sums.shape().kv_heads);
   std::vector<double> carry;
   for (const SumInfo& info : sum_table()) {
     const auto values = sums.values(info.sum);
@@ -91,6 +102,8 @@ LayerSums ExactSums::rounded() const {
   for (const SumInfo& info : sum_table()) {
     const auto to = out.values(info.sum);
     for (size_t i = 0; i < to.size(); ++i) {
+      double rest = 0;
+      if (two_parts(planes_, info.sum, i, to[i], rest)) continue;
       number.clear();
       for (const LayerSums& plane : planes_) number.add(plane.values(info.sum)[i]);
       to[i] = number.rounded();
@@ -104,6 +117,13 @@ std::vector<LayerSums> ExactSums::remainders() const {
   Expansion number;
   for (const SumInfo& info : sum_table()) {
     for (size_t i = 0; i < planes_.at(0).values(info.sum).size(); ++i) {
+      double high = 0, rest = 0;
+      if (two_parts(planes_, info.sum, i, high, rest)) {
+        if (rest == 0) continue;
+        if (planes.empty()) planes.emplace_back(shape_);
+        planes[0].values(info.sum)[i] = rest;
+        continue;
+      }
       number.clear();
       for (const LayerSums& plane : planes_) number.add(plane.values(info.sum)[i]);
       number.add(-number.rounded());

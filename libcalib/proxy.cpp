@@ -8,7 +8,8 @@
 
 namespace oscar {
 
-void add_proxy(LayerSums& sums, int64_t count, int threads, const std::function<RowsOfSequence(int64_t)>& rows) {
+void add_proxy(LayerSums& sums, int64_t count, int threads,
+               const std::function<RowsOfSequence(int64_t)>& rows) {
   const LayerShape& shape = sums.shape();
   if (sums.tokens == 0) return;
   std::vector<Matrix> sigma_q;

@@ -25,14 +25,40 @@ static void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
 }
 
+// The opposite, where memory is bounded: what is freed is not resident.
+static void return_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+  malloc_trim(0);
+}
+
+// One sequence a thread keeps every product on one core, so that its bits do not depend on the number of
+// threads. With fewer sequences than threads, or no memory for that many, LibTorch spreads each product
+// instead, unless that independence was asked for.
+Threading threading_of(const DecoderOptions& o, int64_t sequences_of_run) {
+  const int block = o.block > 0 ? std::min(o.block, o.threads) : o.threads;
+  if (o.deterministic || (block == o.threads && sequences_of_run >= o.threads)) return {block, 1};
+  if (block == o.threads) return {1, o.threads};
+  return {block, o.threads / block};
+}
+
 Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options)
-    : model_(model), options_(options), sequences_(std::move(sequences)) {
-  keep_freed_memory();
+    : model_(model), options_(std::move(options)), sequences_(std::move(sequences)) {
+  options_.frugal ? return_freed_memory() : keep_freed_memory();
   int64_t longest = 1;
   for (const auto& ids : sequences_) longest = std::max(longest, static_cast<int64_t>(ids.size()));
   model.reserve_positions(longest);
   const c10::InferenceMode guard;
-  for (const auto& ids : sequences_) hidden_.push_back(model.embed(ids));
+  std::vector<int64_t> sizes;
+  for (const auto& ids : sequences_)
+    sizes.push_back(static_cast<int64_t>(ids.size()) * model.config().hidden);
+  states_ = std::make_unique<Spill>(sizes, options_.spill);
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const at::Tensor embedded = model.embed(sequences_[i]);
+    hidden_.push_back(at::from_blob(states_->piece(i), embedded.sizes(), at::kFloat));
+    hidden_[i].copy_(embedded);
+    states_->put_away(i);
+  }
 }
 
 bool Decoder::done() const {
@@ -46,20 +72,16 @@ const DecoderLayer& Decoder::weights() {
 
 void Decoder::run_layer(const Sink& sink, const Attend& attend) {
   const DecoderLayer& layer = weights();
-  if (layer_ + 1 < model_.config().layers) {
+  if (options_.read_ahead && layer_ + 1 < model_.config().layers) {
     next_ = std::async(std::launch::async, [this, next = layer_ + 1] {
       const c10::InferenceMode guard;
       return model_.load_layer(next);
     });
   }
   const auto count = static_cast<int64_t>(sequences_.size());
-  // One sequence a thread keeps every product on one core, so that its bits do not depend on the number of
-  // threads. With fewer sequences than threads LibTorch spreads each product instead, unless that
-  // independence was asked for.
-  const bool by_sequence =
-      options_.deterministic || std::max(count, options_.sequences_of_run) >= options_.threads;
-  const int workers = by_sequence ? static_cast<int>(std::min<int64_t>(options_.threads, count)) : 1;
-  at::set_num_threads(by_sequence ? 1 : options_.threads);
+  const Threading threading = threading_of(options_, std::max(count, options_.sequences_of_run));
+  const int workers = static_cast<int>(std::min<int64_t>(threading.workers, count));
+  at::set_num_threads(threading.inner);
 
   std::atomic<int64_t> next_index{0};
   std::mutex failed;
@@ -73,7 +95,11 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
       if (sink) take = [&](const AttentionRows& rows) { sink(i, rows); };
       if (attend) replace = [&](const AttentionRows& rows, float* o) { attend(i, rows, o); };
       try {
-        layer.forward(hidden_[static_cast<size_t>(i)], take, replace);
+        const auto at = static_cast<size_t>(i);
+        at::Tensor hidden = hidden_[at];
+        layer.forward(hidden, take, replace);
+        if (!hidden.is_same(hidden_[at])) hidden_[at].copy_(hidden);
+        states_->put_away(at);
       } catch (...) {
         const std::lock_guard lock(failed);
         if (!error) error = std::current_exception();
@@ -95,9 +121,10 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
 void Decoder::save(const std::filesystem::path& path) const {
   AtomicFile file(path);
   std::ofstream out(file.path(), std::ios::binary);
-  for (const auto& hidden : hidden_) {
-    out.write(reinterpret_cast<const char*>(hidden.const_data_ptr<float>()),
-              static_cast<std::streamsize>(hidden.numel() * sizeof(float)));
+  for (size_t i = 0; i < hidden_.size(); ++i) {
+    out.write(reinterpret_cast<const char*>(states_->piece(i)),
+              static_cast<std::streamsize>(hidden_[i].numel() * sizeof(float)));
+    states_->put_away(i);
   }
   if (!out.flush())
     throw failure("{}: write failed: {}", path.string(), std::generic_category().message(errno));
@@ -112,10 +139,12 @@ void Decoder::restore(const std::filesystem::path& path, int layer) {
   if (file->bytes().size() != need)
     throw failure("{}: expected {} bytes of hidden states, found {}: remove the .partial folder",
                   path.string(), need, file->bytes().size());
-  for (auto& hidden : hidden_) {
-    const size_t bytes = static_cast<size_t>(hidden.numel()) * sizeof(float);
-    std::memcpy(hidden.mutable_data_ptr<float>(), file->bytes().data() + offset, bytes);
-    offset += bytes;
+  for (size_t i = 0; i < hidden_.size(); ++i) {
+    const auto part = file->bytes().subspan(offset, static_cast<size_t>(hidden_[i].numel()) * sizeof(float));
+    std::memcpy(states_->piece(i), part.data(), part.size());
+    states_->put_away(i);
+    file->forget(part);
+    offset += part.size();
   }
   layer_ = layer;
   current_.reset();

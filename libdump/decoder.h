@@ -5,16 +5,29 @@
 #include <future>
 
 #include "libdump/models/model.h"
+#include "libdump/spill.h"
 
 namespace oscar {
 
 struct DecoderOptions {
   int threads = 2;
   bool deterministic = false;  // one sequence a thread, always: the result does not depend on `threads`
-  // Of the whole run, of which other workers may have the rest: every worker chooses as one alone would. 0: as many as
-  // there are here.
+  // Of the whole run, of which other workers may have the rest: every worker chooses as one alone would. 0:
+  // as many as there are here.
   int64_t sequences_of_run = 0;
+  // A bound on memory (memory_plan.h): sequences at a time (0: `threads`), whether the next layer is read
+  // while one computes, whether freed memory goes back at once, and the folder for hidden states; "": they
+  // are in memory.
+  int block = 0;
+  bool read_ahead = true;
+  bool frugal = false;
+  std::filesystem::path spill{};
 };
+// Sequences at a time, and threads inside the products of one. The bits of a sequence depend on the latter.
+struct Threading {
+  int workers = 1, inner = 1;
+};
+Threading threading_of(const DecoderOptions& options, int64_t sequences_of_run);
 
 class Decoder {
  public:
@@ -42,7 +55,8 @@ class Decoder {
   const Model& model_;
   DecoderOptions options_;
   std::vector<std::vector<int32_t>> sequences_;
-  std::vector<at::Tensor> hidden_;
+  std::unique_ptr<Spill> states_;   // what hidden_ looks at
+  std::vector<at::Tensor> hidden_;  // (T, hidden) of each sequence
   int layer_ = 0;
   std::unique_ptr<DecoderLayer> current_;
   std::future<std::unique_ptr<DecoderLayer>> next_;

@@ -20,17 +20,6 @@ namespace oscar {
 
 namespace {
 
-std::vector<int64_t> lengths(const std::vector<std::vector<int32_t>>& sequences) {
-  std::vector<int64_t> out;
-  for (const auto& ids : sequences) out.push_back(static_cast<int64_t>(ids.size()));
-  return out;
-}
-int64_t sum(const std::vector<int64_t>& values) {
-  int64_t total = 0;
-  for (const int64_t value : values) total += value;
-  return total;
-}
-
 // Parts of a version that kept other sums do not go on.
 std::string sum_names() {
   std::string names;
@@ -39,7 +28,8 @@ std::string sum_names() {
 }
 
 std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOptions& o,
-                                               const std::vector<std::vector<int32_t>>& probes) {
+                                               const std::vector<std::vector<int32_t>>& probes,
+                                               int inner_threads) {
   return {{"schema", "oscar-stats/1"},
           {"tool_version", p.tool_version},
           {"model_digest", p.model_digest},
@@ -57,7 +47,8 @@ std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOp
           {"shard", o.shard.text()},
           {"save_qkv", o.save_qkv.string()},
           {"deterministic", o.deterministic ? "true" : "false"},
-          {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)}};
+          {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)},
+          {"threads of a product", fmt::format("{}", inner_threads)}};
 }
 
 const LayerShape* shape_of(const ModelConfig& config, int layer) {
@@ -68,20 +59,8 @@ const LayerShape* shape_of(const ModelConfig& config, int layer) {
 }
 
 // What the shards of a run must have in common besides what the provenance names.
-std::string options_of_run(const DumpOptions& o) {
-  return fmt::format("deterministic={} threads={} sums={}", o.deterministic,
-                     o.deterministic ? 0 : o.threads, sum_names());
-}
-
-std::vector<std::vector<int32_t>> chosen(const std::vector<std::vector<int32_t>>& sequences,
-                                         const std::vector<int64_t>& ids) {
-  std::vector<std::vector<int32_t>> out;
-  for (const int64_t id : ids) out.push_back(sequences.at(static_cast<size_t>(id)));
-  return out;
-}
-SequenceSet share_of(const SequenceSet& set, const Shard& shard) {
-  const Dealt own = deal(set, shard.count).at(static_cast<size_t>(shard.index));
-  return {chosen(set.calibration, own.calibration), chosen(set.probes, own.probes), 0};
+std::string options_of_run(int inner_threads) {
+  return fmt::format("threads of a product={} sums={}", inner_threads, sum_names());
 }
 
 // Mean over positions of -log p(next token), exponentiated.
@@ -121,56 +100,13 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   p.rope = config.describe_rope();
   p.dtype = name(options.precision);
   p.device = "cpu";
-  p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}{}", options.windows.sink,
-                          options.windows.recent, options.scores, options.score_queries, options.rows, options.seed,
-                          options.proxy ? "" : " proxy=false");
+  p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}{}",
+                          options.windows.sink, options.windows.recent, options.scores, options.score_queries,
+                          options.rows, options.seed, options.proxy ? "" : " proxy=false");
   p.layers_total = config.layers;
   p.tokens = share_of(sequences, options.shard).tokens();
   p.shard = options.shard.text();
   p.sequence_lengths = lengths(sequences.calibration);
-  return p;
-}
-
-DumpPlan plan(const Model& model, const SequenceSet& set, const DumpOptions& options) {
-  const ModelConfig& config = model.config();
-  const SequenceSet sequences = share_of(set, options.shard);
-  DumpPlan p;
-  p.calibration_tokens = sequences.tokens();
-  p.probe_tokens = sum(lengths(sequences.probes));
-  p.sequences = static_cast<int64_t>(sequences.calibration.size() + sequences.probes.size());
-  p.layers = static_cast<int64_t>(config.attention.size());
-  const int64_t element = options.precision == Precision::Float32 ? 4 : 2;
-  int64_t widest = 0;
-  for (const LayerShape& shape : config.attention) {
-    const int64_t kv = int64_t{shape.kv_heads} * (shape.dim_k + shape.dim_v),
-                  all = kv + int64_t{shape.q_heads} * shape.dim_k;
-    const LayerSums sums(shape);
-    for (const SumInfo& info : sum_table())
-      p.sums += static_cast<int64_t>(sums.values(info.sum).size_bytes());
-    p.sums += int64_t{shape.kv_heads} * shape.dim_v * shape.dim_v * 8;
-    // Rows are sampled from the whole run.
-    p.rows += std::min(options.rows, set.tokens()) * p.calibration_tokens / std::max<int64_t>(set.tokens(), 1) *
-              (kv * element + (options.scores ? 12 * shape.kv_heads : 0) + 16);
-    p.probes += p.probe_tokens * all * element;
-    if (options.proxy && !options.shard.whole()) p.proxy += p.calibration_tokens * kv * element;
-    p.raw += p.calibration_tokens * all * element;
-    widest = std::max(widest, kv);
-  }
-  int64_t longest = 0, widest_all = 0;
-  for (const auto* set : {&sequences.calibration, &sequences.probes}) {
-    for (const auto& ids : *set) longest = std::max(longest, static_cast<int64_t>(ids.size()));
-  }
-  for (const LayerShape& shape : config.attention)
-    widest_all = std::max(widest_all, int64_t{shape.q_heads + shape.kv_heads} * (shape.dim_k + shape.dim_v));
-  constexpr int64_t kLibraries = int64_t{300} << 20;  // LibTorch and its tables, loaded and relocated
-  const int64_t hidden = (p.calibration_tokens + p.probe_tokens) * config.hidden * 4;
-  const int64_t rows = 2 * (p.calibration_tokens * (widest + 64) + p.probe_tokens * widest_all) * 4;
-  const int64_t weights =
-      2 * 4 * (int64_t{config.hidden} * config.intermediate * 3 + int64_t{config.hidden} * widest_all * 2);
-  const int64_t activations =
-      options.threads * longest *
-      (int64_t{config.intermediate} * 3 + int64_t{config.hidden} * 4 + widest_all * 3) * 4;
-  p.memory = kLibraries + model.weights().bytes() + hidden + rows + weights + activations;
   return p;
 }
 
@@ -191,14 +127,25 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
                                  own.probes[static_cast<size_t>(i - calibration)];
   };
   if (!options.shard.whole() && (options.perplexity || !options.save_qkv.empty()))
-    throw invalid("--shard {}: {} is of all sequences in one process: run it without workers", options.shard.text(),
-                  options.perplexity ? "--perplexity" : "--save-qkv");
+    throw invalid("--shard {}: {} is of all sequences in one process: run it without workers",
+                  options.shard.text(), options.perplexity ? "--perplexity" : "--save-qkv");
   const std::filesystem::path raw_folder =
       options.save_qkv.empty() ? "" : options.save_qkv.string() + ".partial";
   if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) &&
       !std::filesystem::is_empty(options.save_qkv)) {
     throw invalid("{}: --save-qkv wants a folder that is new or empty", options.save_qkv.string());
   }
+
+  const MemoryNeeds needs = needs_of(model, set, options);
+  const MemoryPlan memory = plan_memory(needs, options.memory);
+  const auto of_run = static_cast<int64_t>(set.calibration.size() + set.probes.size());
+  DecoderOptions how{.threads = options.threads,
+                     .deterministic = options.deterministic,
+                     .sequences_of_run = of_run,
+                     .block = memory.block < needs.threads ? memory.block : 0,
+                     .read_ahead = memory.overlap,
+                     .frugal = options.memory > 0};
+  const int inner = threading_of(how, of_run).inner;
 
   DumpResult result;
   StatisticsHeader& header = result.header;
@@ -212,16 +159,20 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   if (!options.shard.whole()) {
     header.shard_sequences = own.calibration;
     header.shard_probes = own.probes;
-    header.shard_plan = plan_digest(set, workers, options_of_run(options));
+    header.shard_plan = plan_digest(set, workers, options_of_run(inner));
   }
 
-  PartialRun partial(output, fingerprint(provenance, options, set.probes), options.resume, options.restart);
+  if (options.memory > 0) header.memory_plan = memory.text();
+
+  PartialRun partial(output, fingerprint(provenance, options, set.probes, inner), options.resume,
+                     options.restart);
   if (options.restart && !raw_folder.empty()) std::filesystem::remove_all(raw_folder);
   std::vector<std::vector<int32_t>> sequences = share.calibration;
   sequences.insert(sequences.end(), share.probes.begin(), share.probes.end());
   const std::vector<int64_t> all_lengths = lengths(sequences);
-  const auto of_run = static_cast<int64_t>(set.calibration.size() + set.probes.size());
-  Decoder decoder(model, sequences, {options.threads, options.deterministic, of_run});
+  const std::filesystem::path spill = memory.spill ? partial.path() : "";
+  how.spill = spill;
+  Decoder decoder(model, sequences, how);
   if (const int layer = partial.hidden_layer(); layer > 0) decoder.restore(partial.hidden(layer), layer);
 
   std::optional<RawDumpWriter> raw;
@@ -232,7 +183,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   }
 
   std::mutex progress_mutex;
-  const int64_t total_tokens = sum(all_lengths);
+  const int64_t total_tokens = share.tokens() + share.probe_tokens();
   int64_t done = 0;
   auto saved = Clock::now();
   double save_cost = 0.1;
@@ -257,7 +208,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
         *shape, provenance.sequence_lengths, own.calibration, static_cast<int64_t>(set.probes.size()),
         decoder.weights().output_metrics(),
         LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows,
-                         options.proxy, !options.shard.whole(), {}});
+                         options.proxy, !options.shard.whole(), spill});
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
       sink->take(index_in_run(index), rows);
       if (raw && index < calibration)
@@ -278,6 +229,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       writer.finish(one);
       part.commit();
     });
+    if (!memory.overlap) written();
     // Hidden states are written so seldom that they cost at most a twentieth of the run, and never before the
     // parts they follow.
     if (const double since = std::chrono::duration<double>(Clock::now() - saved).count();

@@ -3,6 +3,7 @@
 #pragma once
 #include "libcalib/artifacts/statistics_file.h"
 #include "libdump/decoder.h"
+#include "libdump/memory_plan.h"
 #include "libdump/sequences.h"
 #include "libdump/shard.h"
 #include "libdump/tokenizer/tokenizer.h"
@@ -17,6 +18,7 @@ struct DumpOptions {
   uint64_t seed = 0;
   int64_t rows = 4096;  // sampled calibration rows a layer; 0: none
   int threads = 2;
+  int64_t memory = 0;  // bound on the resident memory of the process, bytes; 0: none
   bool deterministic = false;
   bool proxy = true;               // sums of sst-proxy, which need a second pass over k and v
   Shard shard;                     // of how many workers this is one
@@ -27,7 +29,8 @@ struct DumpOptions {
 };
 
 // Who made this run, of what: everything that a statistics file says about its origin but the windows.
-// `tokens` and `shard` are of options.shard, the rest of the whole run. `tokenizer` is nullptr when the corpus is token ids. Reads the whole checkpoint for its digest.
+// `tokens` and `shard` are of options.shard, the rest of the whole run. `tokenizer` is nullptr when the
+// corpus is token ids. Reads the whole checkpoint for its digest.
 Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy,
                     const SequenceSet& sequences, const DumpOptions& options);
 
@@ -44,20 +47,21 @@ struct DumpPlan {
   int64_t proxy = 0;   // of a shard: k and v for the second pass that waits for the others
   int64_t probes = 0;  // full q, k, v of the probes
   int64_t raw = 0;     // what --save-qkv writes, or would write
-  int64_t memory = 0;  // about: libraries, the mapped checkpoint, hidden states, rows and weights of two
-                       // layers, activations
+  MemoryPlan memory;   // how it fits into options.memory
 };
+MemoryNeeds needs_of(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 
 struct DumpResult {
   StatisticsHeader header;
   std::optional<double> perplexity;  // of the probes, or of the calibration sequences where there are none
 };
-// A worker runs its share of the sequences and writes its own file, to be read together with those of the others. For n workers
-// the same sums as for one are kept: bit for bit when every sequence is computed the same, which --deterministic makes sure of.
-// Every finished layer is kept in <output>.partial/ until the run is whole; then <output> appears and the
-// parts go away. Throws std::invalid_argument when such a folder is there and neither resume nor restart is
-// asked for, or when it belongs to another run (names the first option that differs).
+// A worker runs its share of the sequences and writes its own file, to be read together with those of the
+// others. For n workers the same sums as for one are kept: bit for bit when every sequence is computed the
+// same, which --deterministic makes sure of. Every finished layer is kept in <output>.partial/ until the run
+// is whole; then <output> appears and the parts go away. Throws std::invalid_argument when such a folder is
+// there and neither resume nor restart is asked for, or when it belongs to another run (names the first
+// option that differs).
 DumpResult dump(Model& model, const SequenceSet& sequences, const Provenance& provenance,
                 const DumpOptions& options, const std::filesystem::path& output,
                 const std::function<void(const DumpProgress&)>& progress);

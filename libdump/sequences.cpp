@@ -226,6 +226,12 @@ SequenceSet make_sequences(const std::vector<Document>& corpus, const std::vecto
   return set;
 }
 
+std::vector<int64_t> lengths(std::span<const std::vector<int32_t>> sequences) {
+  std::vector<int64_t> out;
+  for (const auto& ids : sequences) out.push_back(static_cast<int64_t>(ids.size()));
+  return out;
+}
+
 std::string digest(std::span<const std::vector<int32_t>> sequences) {
   Sha256 sha;
   for (const Sequence& sequence : sequences) {

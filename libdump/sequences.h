@@ -52,5 +52,7 @@ SequenceSet make_sequences(const std::vector<Document>& corpus, const std::vecto
                            const SequenceOptions& options);
 // sha256 over lengths and ids.
 std::string digest(std::span<const std::vector<int32_t>> sequences);
+// Tokens of each.
+std::vector<int64_t> lengths(std::span<const std::vector<int32_t>> sequences);
 
 }  // namespace oscar

@@ -16,7 +16,8 @@ std::vector<Dealt> deal(const SequenceSet& set, int count) {
   if (count < 1) throw invalid("--shard: expected at least 1 worker, found {}", count);
   if (static_cast<size_t>(count) > set.calibration.size() && count > 1)
     throw invalid(
-        "--shard: {} workers for {} calibration sequences: use {} workers or fewer, a smaller --seq-len, or more "
+        "--shard: {} workers for {} calibration sequences: use {} workers or fewer, a smaller --seq-len, or "
+        "more "
         "text",
         count, set.calibration.size(), set.calibration.size());
   std::vector<Dealt> workers(static_cast<size_t>(count));
@@ -40,6 +41,15 @@ std::vector<Dealt> deal(const SequenceSet& set, int count) {
   return workers;
 }
 
+SequenceSet share_of(const SequenceSet& set, const Shard& shard) {
+  const Dealt own = deal(set, shard.count).at(static_cast<size_t>(shard.index));
+  SequenceSet share;
+  for (const int64_t id : own.calibration)
+    share.calibration.push_back(set.calibration[static_cast<size_t>(id)]);
+  for (const int64_t id : own.probes) share.probes.push_back(set.probes[static_cast<size_t>(id)]);
+  return share;
+}
+
 std::string plan_digest(const SequenceSet& set, const std::vector<Dealt>& dealt, const std::string& options) {
   Sha256 sha;
   sha.update(fmt::format("{}\n{}\n{}\n", digest(set.calibration), digest(set.probes), options));
@@ -50,8 +60,8 @@ std::string plan_digest(const SequenceSet& set, const std::vector<Dealt>& dealt,
 
 std::filesystem::path shard_path(const std::filesystem::path& output, const Shard& shard) {
   if (shard.whole()) return output;
-  return output.parent_path() / fmt::format("{}.shard-{}-of-{}{}", output.stem().string(), shard.index, shard.count,
-                                            output.extension().string());
+  return output.parent_path() / fmt::format("{}.shard-{}-of-{}{}", output.stem().string(), shard.index,
+                                            shard.count, output.extension().string());
 }
 
 }  // namespace oscar

@@ -18,8 +18,7 @@ int nameless_file(const std::filesystem::path& folder) {
   if (fd >= 0) return fd;
   std::string name = (folder / "spill-XXXXXX").string();  // a file system without O_TMPFILE
   fd = ::mkostemp(name.data(), O_CLOEXEC);
-  if (fd < 0)
-    throw failure("{}: cannot create a temporary file: {}", folder.string(), std::strerror(errno));
+  if (fd < 0) throw failure("{}: cannot create a temporary file: {}", folder.string(), std::strerror(errno));
   ::unlink(name.c_str());
   return fd;
 }
@@ -47,8 +46,9 @@ Spill::Spill(const std::vector<int64_t>& sizes, const std::filesystem::path& fol
   ::close(fd);
   if (full != 0 || map_ == MAP_FAILED) {
     map_ = nullptr;
-    throw failure("{}: cannot take {} bytes for what does not fit into --memory: {}{}", folder.string(), mapped_,
-                  std::strerror(error), full == ENOSPC ? ": free some space, or allow more memory" : "");
+    throw failure("{}: cannot take {} bytes for what does not fit into --memory: {}{}", folder.string(),
+                  mapped_, std::strerror(error),
+                  full == ENOSPC ? ": free some space, or allow more memory" : "");
   }
   auto* at = static_cast<std::byte*>(map_);
   for (const size_t bytes : bytes_) {

@@ -24,7 +24,7 @@ struct Content {
   std::optional<SideCodes> k_codes, v_codes;
   std::optional<ProductCodebooks> k_books, v_books;
   std::optional<RawDump> dump;
-  std::vector<fs::path> shards;           // of statistics, or a whole run
+  std::vector<fs::path> shards;  // of statistics, or a whole run
   std::optional<MergedStatistics> moments;
   size_t inputs = 0;
   std::optional<RowsFile> rows;
@@ -210,7 +210,8 @@ void write_product(Content& c, const fs::path& out, const ConvertOptions&, Conve
 }
 void write_moments_file(Content& c, const fs::path& out, const ConvertOptions& options, Conversion& done) {
   if (!c.moments && c.shards.empty()) throw unfit(c, moments_file_name(), "statistics");
-  write_moments(out, c.provenance, c.moments ? c.moments->layers : read_merged(c.shards, options.threads).layers);
+  write_moments(out, c.provenance,
+                c.moments ? c.moments->layers : read_merged(c.shards, options.threads).layers);
   done.files.push_back(out);
 }
 void write_rows_file(Content& c, const fs::path& out, const ConvertOptions&, Conversion& done) {

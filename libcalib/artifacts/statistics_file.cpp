@@ -108,6 +108,7 @@ StatisticsHeader read_header(const Hdf5Reader& file) {
   if (file.exists("/sequence_lengths")) p.sequence_lengths = file.dataset("/sequence_lengths").integers();
   if (file.exists("/probe_lengths")) header.probe_lengths = file.dataset("/probe_lengths").integers();
   header.probe_ids = read_probe_ids(file, header.probe_lengths);
+  header.memory_plan = file.text("/", "memory_plan").value_or("");
   header.shard_plan = file.text("/", "shard_plan").value_or("");
   if (file.exists("/shard_sequences")) header.shard_sequences = file.dataset("/shard_sequences").integers();
   if (file.exists("/shard_probes")) header.shard_probes = file.dataset("/shard_probes").integers();

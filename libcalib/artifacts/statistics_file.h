@@ -53,12 +53,14 @@ class StatisticsFile {
   StatisticsHeader header_;
 };
 
-// A run, of one file or of the shards that its workers wrote: the same bits either way, provided that the workers' sequences
-// had them (docs/file-formats.md says when). Whole runs of different texts go together too.
+// A run, of one file or of the shards that its workers wrote: the same bits either way, provided that the
+// workers' sequences had them (docs/file-formats.md says when). Whole runs of different texts go together
+// too.
 class StatisticsReader {
  public:
-  // Refuses (std::invalid_argument) a shard that is doubled, missing or foreign, of another model, tokenizer, text, plan,
-  // windows or schema, and names the files, the field and both values. Shards are read by up to `threads` threads.
+  // Refuses (std::invalid_argument) a shard that is doubled, missing or foreign, of another model, tokenizer,
+  // text, plan, windows or schema, and names the files, the field and both values. Shards are read by up to
+  // `threads` threads.
   explicit StatisticsReader(const std::vector<std::filesystem::path>& paths, int threads = 1);
   explicit StatisticsReader(const std::filesystem::path& path) : StatisticsReader(std::vector{path}) {}
 
@@ -66,8 +68,8 @@ class StatisticsReader {
   const std::filesystem::path& path() const { return files_.front().path(); }  // of the first, for messages
   std::vector<std::filesystem::path> paths() const;
 
-  LayerStatistics layer(int id) const;     // sums, value metric; rows are left empty
-  SampledRows rows(int id) const;          // in the order of the run; of several runs one after the other
+  LayerStatistics layer(int id) const;  // sums, value metric; rows are left empty
+  SampledRows rows(int id) const;       // in the order of the run; of several runs one after the other
   Probe probe(int id, int index) const;
   std::vector<std::string> notes() const;  // what a merge could not make exact
 

@@ -188,10 +188,12 @@ StatisticsReader::StatisticsReader(const std::vector<std::filesystem::path>& pat
     const Provenance& q = files_[i].header().provenance;
     p.tokens += q.tokens;
     if (!sharded_)
-      p.sequence_lengths.insert(p.sequence_lengths.end(), q.sequence_lengths.begin(), q.sequence_lengths.end());
+      p.sequence_lengths.insert(p.sequence_lengths.end(), q.sequence_lengths.begin(),
+                                q.sequence_lengths.end());
   }
   if (!sharded_) p.text_digest = joint_text_digest(files_);
   p.shard = "0/1";
+  header_.memory_plan.clear();
   header_.shard_plan.clear();
   header_.shard_sequences.clear();
   header_.shard_probes.clear();
@@ -255,10 +257,10 @@ Probe StatisticsReader::probe(int id, int index) const {
 
 std::vector<std::string> StatisticsReader::notes() const {
   if (files_.size() == 1 || sharded_) return {};
-  return {
-      fmt::format("{} runs of different texts together: sst-proxy weights the tokens of each by its own Sigma_Q, "
-                  "every other target is exact, and the probes are those of {}",
-                  files_.size(), path().string())};
+  return {fmt::format(
+      "{} runs of different texts together: sst-proxy weights the tokens of each by its own Sigma_Q, "
+      "every other target is exact, and the probes are those of {}",
+      files_.size(), path().string())};
 }
 
 void write_whole(const StatisticsReader& reader, const std::filesystem::path& destination) {
@@ -280,7 +282,8 @@ void write_whole(const StatisticsReader& reader, const std::filesystem::path& de
 MergedStatistics read_merged(const std::vector<std::filesystem::path>& paths, int threads) {
   const StatisticsReader reader(paths, threads);
   MergedStatistics merged{reader.header(), {}, reader.notes()};
-  for (const auto& shape : reader.header().layers) merged.layers.emplace(shape.layer, reader.layer(shape.layer));
+  for (const auto& shape : reader.header().layers)
+    merged.layers.emplace(shape.layer, reader.layer(shape.layer));
   return merged;
 }
 

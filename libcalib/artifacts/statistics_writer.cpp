@@ -115,6 +115,7 @@ void StatisticsWriter::finish(const StatisticsHeader& header) {
     list("/shard_probes", header.shard_probes);
     file_->attribute("/", "shard_plan", header.shard_plan);
   }
+  if (!header.memory_plan.empty()) file_->attribute("/", "memory_plan", header.memory_plan);
   file_->attribute("/", "schema", std::string(kStatisticsSchema));
   for (const auto& field : kProvenanceTexts) file_->attribute("/", field.name, p.*field.value);
   file_->attribute("/", "layers_total", int64_t{p.layers_total});

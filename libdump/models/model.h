@@ -50,6 +50,8 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   virtual const WeightSource& weights() const = 0;
   virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;  // the one that came with the checkpoint
+  // Names and shapes of a layer's tensors.
+  virtual std::map<std::string, std::vector<int64_t>> layer_tensors(int layer) const = 0;
   // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is
   // std::invalid_argument.
   virtual void reserve_positions(int64_t positions) = 0;

@@ -61,6 +61,7 @@ class Transformer : public Model {
 
   const ModelConfig& config() const override { return spec_.config; }
   const WeightSource& weights() const override { return *weights_; }
+  TensorShapes layer_tensors(int layer) const override { return expected_layer_tensors(spec_, layer); }
   std::unique_ptr<Tokenizer> tokenizer() const override { return tokenizer_(); }
   void reserve_positions(int64_t positions) override {
     if (config().context > 0 && positions > config().context) {

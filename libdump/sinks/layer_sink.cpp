@@ -50,8 +50,7 @@ static void check_finite(const AttentionRows& rows, int64_t sequence) {
   scan("the attention output", rows.o, int64_t{s.q_heads} * s.dim_v);
 }
 
-LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows,
-                             Importances& kept) const {
+LayerSums LayerSink::sums_of(int64_t sequence, const AttentionRows& rows, Importances& kept) const {
   LayerSums sums(shape_);
   const int64_t tokens = rows.tokens, group = shape_.group();
   sums.add_rows(rows.q, rows.k, rows.v, rows.o, tokens);
@@ -152,7 +151,8 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
   if (sampled.count() > 0) samples_.emplace(index, std::move(sampled));
 }
 
-SampledRows LayerSink::sample(int64_t sequence, const AttentionRows& rows, const Importances& importances) const {
+SampledRows LayerSink::sample(int64_t sequence, const AttentionRows& rows,
+                              const Importances& importances) const {
   SampledRows out;
   const auto chosen = chosen_.find(sequence);
   if (chosen == chosen_.end()) return out;

@@ -19,20 +19,21 @@ struct LayerSinkOptions {
   double score_queries = 1;
   uint64_t seed = 0;
   int64_t rows = 0;
-  bool proxy = true;            // the second pass, or the rows of k and v for it
-  bool shard = false;           // other workers have the rest of the run: sums keep their remainders, the second pass waits
+  bool proxy = true;  // the second pass, or the rows of k and v for it
+  bool shard =
+      false;  // other workers have the rest of the run: sums keep their remainders, the second pass waits
   std::filesystem::path spill;  // where k and v wait for the second pass; empty: in memory
 };
 
 class LayerSink {
  public:
-  // `run_lengths` of all calibration sequences of the run, of which `own` (ascending) come here. `probes`: how many the run
-  // has. `output_metrics` as of DecoderLayer.
+  // `run_lengths` of all calibration sequences of the run, of which `own` (ascending) come here. `probes`:
+  // how many the run has. `output_metrics` as of DecoderLayer.
   LayerSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths, const std::vector<int64_t>& own,
             int64_t probes, std::vector<Matrix> output_metrics, LayerSinkOptions options);
 
-  // Sequence `index` of the run: calibration, then probes. Called from several threads in any order, which changes no bit
-  // of the result: sums are exact until finish() rounds them.
+  // Sequence `index` of the run: calibration, then probes. Called from several threads in any order, which
+  // changes no bit of the result: sums are exact until finish() rounds them.
   void take(int64_t index, const AttentionRows& rows);
   // The second pass (sst-proxy) over the layer's k and v unless this is a shard, and what was sampled.
   LayerStatistics finish();
@@ -56,8 +57,8 @@ class LayerSink {
   std::vector<int64_t> lengths_, own_;
   LayerSinkOptions options_;
   std::map<int64_t, std::vector<int64_t>> chosen_;  // positions of the sampled rows, by sequence
-  std::unique_ptr<Spill> kept_;                     // k, then v, of each of own_; nullptr without a second pass
-  std::map<int64_t, SampledRows> samples_;          // by sequence
+  std::unique_ptr<Spill> kept_;             // k, then v, of each of own_; nullptr without a second pass
+  std::map<int64_t, SampledRows> samples_;  // by sequence
   std::vector<Probe> probes_;
   ExactSums total_;
   std::mutex mutex_;

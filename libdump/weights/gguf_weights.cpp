@@ -41,6 +41,7 @@ at::Tensor GgufWeights::load(const std::string& name, const std::vector<int64_t>
   at::Tensor out = at::empty(shape, at::kFloat);
   dequantise(*tensor.type, tensor.bytes.data(), out.numel(), out.mutable_data_ptr<float>());
   check_finite(out, name_of(name).name);
+  MappedFile::forget(tensor.bytes);  // a weight is read once a run
   const int64_t heads = name_of(name).interleaved_heads;
   return heads ? halves(out, heads) : out;
 }
@@ -52,6 +53,7 @@ at::Tensor GgufWeights::load_part(const std::string& name, const std::vector<int
   const size_t bytes = tensor.bytes.size() / static_cast<size_t>(shape[0]);
   dequantise(*tensor.type, tensor.bytes.data() + static_cast<size_t>(index) * bytes, out.numel(),
              out.mutable_data_ptr<float>());
+  MappedFile::forget(tensor.bytes.subspan(static_cast<size_t>(index) * bytes, bytes));
   check_finite(out, name_of(name).name);
   return out;
 }
@@ -67,6 +69,7 @@ at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int
     dequantise(*tensor.type, tensor.bytes.data() + static_cast<size_t>(row) * row_bytes, columns, to);
     to += columns;
   }
+  MappedFile::forget(tensor.bytes);
   check_finite(out, name_of(name).name);
   return out;
 }
@@ -91,7 +94,7 @@ int64_t GgufWeights::bytes() const {
   return static_cast<int64_t>(file_->file()->bytes().size());
 }
 std::string GgufWeights::digest() const {
-  return sha256_hex(file_->file()->bytes());
+  return sha256_file(file_->file()->path());
 }
 
 }  // namespace oscar

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "formats/error.h"
+#include "formats/mapped_file.h"
 #include "formats/sha256.h"
 #include "libdump/weights/finite.h"
 #include "libdump/weights/mxfp4.h"
@@ -161,6 +162,7 @@ at::Tensor SafeTensorsWeights::load(const std::string& name, const std::vector<i
   const Tensor& weight = need(name, shape);
   at::Tensor out = at::empty(shape, at::kFloat);
   convert(name, weight, 0, shape.at(0), out.mutable_data_ptr<float>());
+  MappedFile::forget(weight.bytes);  // a weight is read once a run
   check_finite(out, name);
   return out;
 }
@@ -174,9 +176,12 @@ at::Tensor SafeTensorsWeights::load_part(const std::string& name, const std::vec
     mxfp4::decode(codes.blocks->bytes.data() + index * blocks * (mxfp4::kBlock / 2),
                   codes.scales->bytes.data() + index * blocks, blocks, out.mutable_data_ptr<float>());
     out = out.t().contiguous();
+    MappedFile::forget(codes.blocks->bytes);
   } else {
     out = at::empty(std::vector<int64_t>(shape.begin() + 1, shape.end()), at::kFloat);
-    convert(name, need(name, shape), index, 1, out.mutable_data_ptr<float>());
+    const Tensor& weight = need(name, shape);
+    convert(name, weight, index, 1, out.mutable_data_ptr<float>());
+    MappedFile::forget(weight.bytes);
   }
   check_finite(out, name);
   return out;
@@ -191,6 +196,7 @@ at::Tensor SafeTensorsWeights::load_rows(const std::string& name, const std::vec
     convert(name, weight, row, 1, to);
     to += shape[1];
   }
+  MappedFile::forget(weight.bytes);
   check_finite(out, name);
   return out;
 }

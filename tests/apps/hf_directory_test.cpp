@@ -111,6 +111,19 @@ TEST_F(HfDirectory, NumbersThatCannotBe) {
   save(content);
   refuse(3, "model.layers.1.input_layernorm.weight: element 5 is nan");
 }
+// Activations overflow where no weight is infinite: the layer, sequence and token are named, and nothing is written.
+TEST_F(HfDirectory, ActivationsThatOverflow) {
+  auto content = weights();
+  content.tensors["model.layers.1.input_layernorm.weight"] =
+      make_tensor<float>({48}, std::vector<float>(48, 3e38f));
+  save(content);
+  refuse(3, "layer 1, sequence ");
+  refuse(3, "the model overflows; run with --dtype float32 or check the checkpoint");
+}
+TEST_F(HfDirectory, VocabularyLargerThanTheEmbedding) {
+  configure(R"("vocab_size": 96)", R"("vocab_size": 200)");
+  refuse(3, "model.embed_tokens.weight: expected shape [200, 48], found [96, 48]");
+}
 TEST_F(HfDirectory, Fp8NeedsScalesOfAKnownKind) {
   auto content = weights();
   const std::string stem = "model.layers.0.self_attn.v_proj.";

@@ -67,13 +67,15 @@ TEST(ExactSums, OneDoubleForOneSetOfSummands) {
 }
 
 TEST(ExactSums, IsTheNearestDouble) {
-  // Within 128 bits the exact sum is an integer; the conversion of the compiler rounds to nearest, ties to even.
+  // Within 128 bits the exact sum is an integer; the conversion of the compiler rounds to nearest, ties to
+  // even.
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 300; ++trial) {
     ExactSums exact(kShape);
     __int128 total = 0;
     for (int i = 0; i < 50; ++i) {
-      const auto value = static_cast<double>(static_cast<int64_t>(random()) >> 11) * std::ldexp(1, static_cast<int>(random() % 60));
+      const auto value = static_cast<double>(static_cast<int64_t>(random()) >> 11) *
+                         std::ldexp(1, static_cast<int>(random() % 60));
       total += static_cast<__int128>(value);
       exact.add(sums_of({value, 0, 0, 0}));
     }

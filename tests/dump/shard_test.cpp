@@ -1,4 +1,5 @@
-// Several workers are one run: the same bits of every statistic, and the same file when their shards are joined.
+// Several workers are one run: the same bits of every statistic, and the same file when their shards are
+// joined.
 #include "libdump/shard.h"
 
 #include "libdump/dump.h"
@@ -48,7 +49,9 @@ TEST(Shard, EverySequenceIsDealtOnce) {
 
 TEST(Shard, PlanDigestKnowsTextAndWorkers) {
   const SequenceSet set = set_of({9, 8, 7}, {6}), other = set_of({9, 8, 7}, {5});
-  const auto digest_of = [](const SequenceSet& s, int n, const char* options) { return plan_digest(s, deal(s, n), options); };
+  const auto digest_of = [](const SequenceSet& s, int n, const char* options) {
+    return plan_digest(s, deal(s, n), options);
+  };
   EXPECT_EQ(digest_of(set, 2, "a"), digest_of(set, 2, "a"));
   EXPECT_NE(digest_of(set, 2, "a"), digest_of(set, 3, "a"));
   EXPECT_NE(digest_of(set, 2, "a"), digest_of(set, 2, "b"));
@@ -108,7 +111,8 @@ void expect_same(const StatisticsReader& a, const StatisticsReader& b) {
   for (const LayerShape& shape : b.header().layers) {
     const LayerStatistics x = a.layer(shape.layer), y = b.layer(shape.layer);
     for (const SumInfo& info : sum_table())
-      EXPECT_TRUE(std::ranges::equal(x.sums.values(info.sum), y.sums.values(info.sum))) << shape.layer << " " << info.name;
+      EXPECT_TRUE(std::ranges::equal(x.sums.values(info.sum), y.sums.values(info.sum)))
+          << shape.layer << " " << info.name;
     EXPECT_EQ(x.sums.score_queries, y.sums.score_queries);
     EXPECT_EQ(x.value_metric, y.value_metric);
     const SampledRows p = a.rows(shape.layer), q = b.rows(shape.layer);
@@ -190,7 +194,8 @@ TEST(Shard, AnInterruptedWorkerResumes) {
   toy.options.resume = true;
   DumpOptions other = toy.options;
   other.shard = {0, 2};
-  EXPECT_THROW(dump(*model, toy.sequences, provenance, other, cut, {}), std::invalid_argument) << "another worker";
+  EXPECT_THROW(dump(*model, toy.sequences, provenance, other, cut, {}), std::invalid_argument)
+      << "another worker";
   dump(*model, toy.sequences, provenance, toy.options, cut, {});
   EXPECT_TRUE(test::read(cut) == test::read(whole));
 }
