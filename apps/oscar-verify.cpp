@@ -17,7 +17,7 @@ struct Options {
   cli::Common common;
   cli::RowChoice rows;
   std::vector<std::string> compare;
-  std::string json, report, csv, baseline, model, token_probes, command;
+  std::string json, report, csv, baseline, model, token_probes, command, device = "cpu";
   std::vector<int> layers;
   Bounds bounds;
   double baseline_tolerance = 0.02, tolerance = 1e-4;
@@ -94,6 +94,7 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
   attention.first_query = cli::first_position(options.rows.measure, attention.windows);
   attention.probes = choose_probes("--probes", options.rows.measure.probes, stored, 2);
   attention.layers = options.layers;
+  attention.device = compute_device(options.device);
   request.token_probes = attention.probes;
   if (!options.token_probes.empty())
     request.token_probes = choose_probes("--token-probes", options.token_probes, stored, stored);
@@ -207,6 +208,9 @@ void add_options(CLI::App& app, Options& o) {
                  "Attention of these layers only, comma-separated (an end-to-end run has them all)")
       ->delimiter(',')
       ->allow_extra_args(false)
+      ->group("What is measured");
+  app.add_option("--device", o.device, "Measures attention: cpu, cuda or cuda:N (an end-to-end run is the CPU's)")
+      ->capture_default_str()
       ->group("What is measured");
   app.add_flag("--end-to-end", o.end_to_end,
                "Run the model with each cache, too: perplexity, KL of the tokens, top-1 agreement")

@@ -103,38 +103,39 @@ static std::vector<double> channel_power(const float* rows, int64_t n, int64_t d
 
 AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Transform& v_transform,
                              const Windows& windows, int64_t first, int64_t last, const HistoryCodes& k,
-                             const HistoryCodes& v) {
+                             const HistoryCodes& v, const ComputeDevice& device) {
   const int64_t H = shape.group(), N = last - first;
   const auto pairs = static_cast<size_t>(H * N), outputs = pairs * static_cast<size_t>(shape.dim_v);
   std::vector<double> kl(pairs), logit_error(pairs), logit_power(pairs);
   std::vector<uint8_t> top1(pairs);
   std::vector<float> o(outputs), o_codes(outputs), o_keys(outputs), o_values(outputs);
   // Attention is causal: a sequence cut after its last measured query gives the same rows.
-  diagnose({.tokens = last,
-            .first_query = first,
-            .group = shape.group(),
-            .dim_k = shape.dim_k,
-            .dim_v = shape.dim_v,
-            .scale = static_cast<float>(shape.scale),
-            .sink = windows.sink,
-            .recent = windows.recent,
-            .sliding_window = shape.sliding_window,
-            .q = rows.q.data(),
-            .q_stride = H * shape.dim_k,
-            .k = rows.k.data(),
-            .v = rows.v.data(),
-            .k_codes = k.view(),
-            .v_codes = v.view(),
-            .logit_cap = static_cast<float>(shape.logit_cap),
-            .sink_logits = shape.sinks_of(rows.head)},
-           {.kl = kl.data(),
-            .top1 = top1.data(),
-            .logit_error = logit_error.data(),
-            .logit_power = logit_power.data(),
-            .o = o.data(),
-            .o_codes = o_codes.data(),
-            .o_keys = o_keys.data(),
-            .o_values = o_values.data()});
+  diagnose_on(device,
+              {.tokens = last,
+               .first_query = first,
+               .group = shape.group(),
+               .dim_k = shape.dim_k,
+               .dim_v = shape.dim_v,
+               .scale = static_cast<float>(shape.scale),
+               .sink = windows.sink,
+               .recent = windows.recent,
+               .sliding_window = shape.sliding_window,
+               .q = rows.q.data(),
+               .q_stride = H * shape.dim_k,
+               .k = rows.k.data(),
+               .v = rows.v.data(),
+               .k_codes = k.view(),
+               .v_codes = v.view(),
+               .logit_cap = static_cast<float>(shape.logit_cap),
+               .sink_logits = shape.sinks_of(rows.head)},
+              {.kl = kl.data(),
+               .top1 = top1.data(),
+               .logit_error = logit_error.data(),
+               .logit_power = logit_power.data(),
+               .o = o.data(),
+               .o_codes = o_codes.data(),
+               .o_keys = o_keys.data(),
+               .o_values = o_values.data()});
   AttentionLoss sum;
   sum.count = H * N;
   for (size_t i = 0; i < pairs; ++i) {

@@ -2,6 +2,7 @@
 // search share.
 #pragma once
 #include "libcalib/history_codes.h"
+#include "libcalib/compute_device.h"
 #include "libcalib/statistics.h"
 #include "libcalib/transforms/transform.h"
 
@@ -36,9 +37,9 @@ struct AttentionLoss {
   std::vector<double> q_power, o_power;  // (Dk), (Dv): sums of squares of a channel in the cache's basis
   void add(const AttentionLoss& other);
 };
-// Queries [first, last) of the sequence; `last` <= rows.tokens. `v_transform` takes outputs back.
+// Queries [first, last) of the sequence; `last` <= rows.tokens. `v_transform` takes outputs back. `device` measures.
 AttentionLoss attention_loss(const LayerShape& shape, const HeadRows& rows, const Transform& v_transform,
                              const Windows& windows, int64_t first, int64_t last, const HistoryCodes& k,
-                             const HistoryCodes& v);
+                             const HistoryCodes& v, const ComputeDevice& device = {});
 
 }  // namespace oscar

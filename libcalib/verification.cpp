@@ -16,11 +16,12 @@ std::string run_identity(const StatisticsReader& statistics, const VerificationO
                          const Windows& windows) {
   const auto& p = statistics.header().provenance;
   const bool tokens = !o.model.empty();
-  return fmt::format("{} {} {} {} {} probes {} layers {} from {} windows {}/{} tokens {} generate {}+{}",
+  return fmt::format("{} {} {} {} {} probes {} layers {} from {} windows {}/{} tokens {} generate {}+{} on {}",
                      p.model_digest, p.text_digest, p.command, p.dtype, p.tokens,
                      fmt::join(o.attention.probes, ","), fmt::join(o.attention.layers, ","),
                      o.attention.first_query, windows.sink, windows.recent,
-                     tokens ? fmt::format("{}", fmt::join(o.token_probes, ",")) : "", o.prompt, o.generate);
+                     tokens ? fmt::format("{}", fmt::join(o.token_probes, ",")) : "", o.prompt, o.generate,
+                     o.attention.device.name);
 }
 
 void check_names(const std::vector<VerificationRow>& rows) {
@@ -116,7 +117,7 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
       report.rows.push_back(std::move(measured));
     }
     kept.identities.push_back(identity);
-    report.path = path_of(report.rows);
+    report.path = path_of(report.rows, options.attention.device);
     if (!options.kept.empty()) write_kept_rows(options.kept, kept);
   }
   if (report.rows.empty()) throw invalid("no row could be measured: see the notes above");

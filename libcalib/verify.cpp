@@ -48,8 +48,9 @@ struct Measured {
 };
 
 // One row on one probe of one layer.
-Measured measure(const CacheCodes& row, const LayerShape& shape, const Probe& probe, const Windows& windows,
+Measured measure(const CacheCodes& row, const LayerShape& shape, const Probe& probe, const VerifyOptions& options,
                  const std::vector<PositionBucket>& buckets) {
+  const Windows& windows = options.windows;
   Measured result;
   auto& d = result.diagnostics;
   result.buckets.resize(buckets.size());
@@ -69,7 +70,7 @@ Measured measure(const CacheCodes& row, const LayerShape& shape, const Probe& pr
       const int64_t last = std::min(buckets[b].last, rows.tokens);
       if (buckets[b].first >= last) continue;
       const AttentionLoss part =
-          attention_loss(shape, rows, v.transform, windows, buckets[b].first, last, k_codes, v_codes);
+          attention_loss(shape, rows, v.transform, windows, buckets[b].first, last, k_codes, v_codes, options.device);
       loss.add(part);
       result.buckets[b].add(part);
     }
@@ -164,12 +165,13 @@ std::vector<PositionBucket> position_buckets(int64_t first_query, int64_t tokens
   return buckets;
 }
 
-std::string path_of(const std::vector<RowReport>& rows) {
+std::string path_of(const std::vector<RowReport>& rows, const ComputeDevice& device) {
   std::vector<std::string> storages;
   for (const auto& row : rows) {
     for (const auto& storage : row.storage) add_distinct(storages, storage);
   }
-  return fmt::format("{}, CPU {}", fmt::join(storages, " and "), cpu_level());
+  return fmt::format("{}, {}", fmt::join(storages, " and "),
+                     device.cuda < 0 ? fmt::format("CPU {}", cpu_level()) : device.name);
 }
 
 VerifyReport report_frame(const StatisticsReader& statistics, const VerifyOptions& options) {
@@ -196,7 +198,7 @@ VerifyReport verify(const StatisticsReader& statistics, const std::vector<CacheC
     report.rows.push_back(
         {.name = row.name, .storage = storage_of(row), .k = blank(row.k), .v = blank(row.v)});
   }
-  report.path = path_of(report.rows);
+  report.path = path_of(report.rows, options.device);
   std::vector<CodeError> k_total(rows.size()), v_total(rows.size());
 
   const auto total = static_cast<int64_t>(shapes.size() * options.probes.size() * rows.size());
@@ -209,7 +211,7 @@ VerifyReport verify(const StatisticsReader& statistics, const std::vector<CacheC
       const Probe probe = load_probe(statistics, shape, index);
       const double aligned = mean_alignment(shape, probe);
       for (size_t r = 0; r < rows.size(); ++r) {
-        auto measured = measure(rows[r], shape, probe, options.windows, report.buckets);
+        auto measured = measure(rows[r], shape, probe, options, report.buckets);
         measured.diagnostics.alignment = aligned;
         add_share(report.rows[r].layers.back(), measured.diagnostics, options.probes.size());
         for (size_t b = 0; b < pooled[r].size(); ++b) pooled[r][b].add(measured.buckets[b]);

@@ -6,6 +6,7 @@
 
 #include "libcalib/artifacts/statistics_file.h"
 #include "libcalib/codes.h"
+#include "libcalib/compute_device.h"
 #include "libcalib/end_to_end.h"
 
 namespace oscar {
@@ -15,6 +16,7 @@ struct VerifyOptions {
   int64_t first_query = 0;  // --positions A:
   std::vector<int> probes;  // indices
   std::vector<int> layers;  // empty: all
+  ComputeDevice device;     // measures attention
 };
 
 // All diagnostics of docs/math.md for one layer, means over probes, heads and counted queries.
@@ -84,7 +86,7 @@ struct VerifyReport {
 
 // Everything of a report but rows, exact and path. Refuses options as verify() does.
 VerifyReport report_frame(const StatisticsReader& statistics, const VerifyOptions& options);
-std::string path_of(const std::vector<RowReport>& rows);
+std::string path_of(const std::vector<RowReport>& rows, const ComputeDevice& device);
 
 // progress(done, total) is called after each step (a layer, a probe, a row); may be empty. A probe's figures
 // are sums over the query heads and counted queries of a layer, then ratios; then means over probes, then
