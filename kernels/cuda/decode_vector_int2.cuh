@@ -54,9 +54,8 @@ struct Int2Keys {
     for (int i = 0; i < 4 * kUnits; ++i) {
       const float weighted = i % 2 ? fixed * 0.25f : fixed;
       query[i / 4][i % 4] = pack_limbs(x[i], weighted, g & 1);
-      sum += (__float2int_rn(x[i].x * weighted) + __float2int_rn(x[i].y * weighted) +
-              __float2int_rn(x[i].z * weighted) + __float2int_rn(x[i].w * weighted)) *
-             (i % 2 ? 4 : 1);
+      const auto fixed_of = [&](float v) { return __float2int_rn(v * weighted); };
+      sum += (fixed_of(x[i].x) + fixed_of(x[i].y) + fixed_of(x[i].z) + fixed_of(x[i].w)) * (i % 2 ? 4 : 1);
     }
     sum += __shfl_xor_sync(kWarp, sum, 1);
     sum += __shfl_xor_sync(kWarp, sum, 2);
@@ -122,8 +121,12 @@ struct Int2Values {
   OSCAR_DEVICE static int channel(int i, int r, int g) {
     return 16 * i + 8 * r + g;
   }
-  OSCAR_DEVICE static float channel_scale(uint32_t, int channel) {
-    return 1.f / static_cast<float>(1 << channel / 8 % 4 * 2);
+  OSCAR_DEVICE static void finish(float (&o)[kDim / 16][2], uint32_t, float minimum, int) {
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      o[i][0] = fmaf(o[i][0], i % 2 ? 0.0625f : 1.f, minimum);
+      o[i][1] = fmaf(o[i][1], i % 2 ? 0.015625f : 0.25f, minimum);
+    }
   }
   OSCAR_DEVICE static void store(const float (&o)[kDim / 16][2], float* row, int lane) {
 #pragma unroll

@@ -180,14 +180,14 @@ OSCAR_DEVICE void leave(const VectorArguments& a, const Item& item, AttentionSta
   const float* const v_mean = a.in.v_mean ? a.in.v_mean + segment.head * kDim : nullptr;
   const float mass = v_mean ? sum_over_g(state.l[0]) : 0.f;
   const float minimum = Values::kMinima ? sum_over_g(state.low[0][0]) : 0.f;
+  Values::finish(state.o[0], scales, minimum, lane);
+  if (v_mean) {
 #pragma unroll
-  for (int i = 0; i < kDim / 16; ++i) {
+    for (int i = 0; i < kDim / 16; ++i) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int channel = Values::channel(i, r, g);
-      float& o = state.o[0][i][r];
-      o = fmaf(o, Values::channel_scale(scales, channel), minimum);
-      if (v_mean) o = fmaf(mass, __ldg(v_mean + channel), o);
+      for (int r = 0; r < 2; ++r) {
+        state.o[0][i][r] = fmaf(mass, __ldg(v_mean + Values::channel(i, r, g)), state.o[0][i][r]);
+      }
     }
   }
   Values::store(state.o[0], left + t * kDim, lane);
@@ -239,14 +239,16 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
     values.load_scales(block + a.key_bytes, lane, a.v_norm);
   };
   const auto stage_words = [&](int head) {
-    for (int i = 16 * thread_again(); i < 256 * kDim; i += 16 * kBlockThreads) {
-      const int64_t from = int64_t{head} * 256 * kDim + i;
-      if (Keys::kStages) copy16(Memory::kStagedKeys + i, a.in.k_book.words + from);
-      if constexpr (Values::kStages) {
-        copy16(Memory::kStagedValues + i, a.in.v_book.words + from);
-        if (i < 4 * Values::kGroups)
-          copy16(Memory::kScales + i, a.in.v_book.scales + head * Values::kGroups + i / 4);
-      }
+    const int at = 16 * thread_again();
+    const int64_t from = int64_t{head} * 256 * kDim + at;
+#pragma unroll
+    for (int i = 0; i < 256 * kDim; i += 16 * kBlockThreads) {
+      if constexpr (Keys::kStages) copy16(Memory::kStagedKeys + at + i, a.in.k_book.words + from + i);
+      if constexpr (Values::kStages) copy16(Memory::kStagedValues + at + i, a.in.v_book.words + from + i);
+    }
+    if constexpr (Values::kStages) {
+      if (at < 4 * Values::kGroups)
+        copy16(Memory::kScales + at, a.in.v_book.scales + head * Values::kGroups + at / 4);
     }
     copy_commit();
   };

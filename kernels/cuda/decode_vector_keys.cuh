@@ -39,13 +39,16 @@ struct WordKeys {
 
   // Staged words into the table: 8 neighbouring lanes write the 4 replicas of 8 groups, half a row.
   OSCAR_DEVICE static void build(uint32_t staged) {
-#pragma unroll 4
-    for (int x = thread_again(); x < 256 * kGroups; x += kBlockThreads) {
-      const int code = x / kGroups, y = x % kGroups, to = y / 4, t = y % 4;
-      const int j = (to & 1) << 1 | (to >> 1 & 1) | (to & 4);
-      const unsigned word = load_shared(staged + (code * kGroups + 4 * j + t) * 4);
-      store_shared4(kTables + code * kRow + (j & 1) * 128 + (j >> 2) * kTable + ((j >> 1 & 1) * 4 + t) * 16,
-                    word, word, word, word);
+    const int thread = thread_again(), first = thread / kGroups, y = thread % kGroups, to = y / 4, t = y % 4;
+    const int j = (to & 1) << 1 | (to >> 1 & 1) | (to & 4);
+    const uint32_t from = staged + (first * kGroups + 4 * j + t) * 4;
+    const uint32_t at =
+        kTables + first * kRow + (j & 1) * 128 + (j >> 2) * kTable + ((j >> 1 & 1) * 4 + t) * 16;
+    constexpr int kCodes = kBlockThreads / kGroups;  // of a round of the block
+#pragma unroll 8
+    for (int i = 0; i < 256 / kCodes; ++i) {
+      const unsigned word = load_shared(from + i * kBlockThreads * 4);
+      store_shared4(at + i * kCodes * kRow, word, word, word, word);
     }
   }
 

@@ -48,16 +48,17 @@ OSCAR_DEVICE void transpose_bytes(const unsigned (&words)[4], unsigned* channels
   channels[3] = permute_bytes(high01, high23, 0x7632);
 }
 
-// Sixteen-bit fixed point as two signed bytes, high * 256 + low.
-OSCAR_DEVICE unsigned pack_limbs(const float4& v, float scale, bool low) {
-  const float x[4] = {v.x, v.y, v.z, v.w};
-  unsigned packed = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int fixed = __float2int_rn(x[i] * scale), high = (fixed + 128) >> 8;
-    packed |= static_cast<unsigned>((low ? fixed - (high << 8) : high) & 255) << (8 * i);
-  }
-  return packed;
+// x * scale, at most 32000, as sixteen-bit fixed point in two signed bytes, high * 256 + low: the high or the
+// low bytes of four. Added to 1.5 * 2^23 the integer is in the lowest bits of the float; 128 more make its
+// high byte the one that goes with a signed low byte.
+OSCAR_DEVICE unsigned pack_limbs(const float4& x, float scale, bool low) {
+  const float magic = low ? 12582912.f : 12582912.f + 128.f;
+  const unsigned pair = low ? 0x0040u : 0x0051u;
+  const unsigned ab =
+      permute_bytes(__float_as_uint(fmaf(x.x, scale, magic)), __float_as_uint(fmaf(x.y, scale, magic)), pair);
+  const unsigned cd =
+      permute_bytes(__float_as_uint(fmaf(x.z, scale, magic)), __float_as_uint(fmaf(x.w, scale, magic)), pair);
+  return permute_bytes(ab, cd, 0x5410);
 }
 OSCAR_DEVICE float limbs(int high, int low) {
   return static_cast<float>(high * 256 + low);

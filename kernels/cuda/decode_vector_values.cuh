@@ -42,8 +42,14 @@ struct WordValues {
     const int output = 2 * i + r;
     return (output / kSize * 8 + g) * kSize + output % kSize;
   }
-  OSCAR_DEVICE static float channel_scale(uint32_t scales, int channel) {
-    return __uint_as_float(load_shared(scales + channel / kSize * 4));
+  // From sums of words to numbers.
+  OSCAR_DEVICE static void finish(float (&o)[kDim / 16][2], uint32_t scales, float, int lane) {
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const float scale = __uint_as_float(load_shared(scales + (8 * j + lane / 4) * 4));
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) o[(kSize * j + c) / 2][c % 2] *= scale;
+    }
   }
   // To row[channel], for a row of each t that begins at bank 0. A lane begins within its words where no other
   // lane of the warp does: in the order of the channels four or eight lanes would meet in a bank.
@@ -90,13 +96,15 @@ struct PairedValues : WordValues<kDim, kSize, kNorm> {
   }
 
   OSCAR_DEVICE static void build(uint32_t staged) {
-    constexpr int kWords = kDim / 4;  // of 4 bytes, of a code
-#pragma unroll 4
-    for (int x = thread_again(); x < 256 * kWords; x += kBlockThreads) {
-      const int code = x / kWords, y = x % kWords, group = y / (kSize / 4), half = y % (kSize / 4);
-      const unsigned word = load_shared(staged + x * 4);
-      const int j = group / 8, part = kSize == 4 ? j / 2 : half;  // of a row: which 128 bytes
-      store_shared2(kBase + code * kRow + part * 128 + group % 8 * 16 + j % 2 * 8, word, word);
+    constexpr int kWords = kDim / 4,
+                  kCodes = kBlockThreads / kWords;  // words of 4 bytes of a code; codes of a round
+    const int thread = thread_again(), first = thread / kWords, y = thread % kWords, group = y / (kSize / 4);
+    const int j = group / 8, part = kSize == 4 ? j / 2 : y % 2;  // of a row: which 128 bytes
+    const uint32_t at = kBase + first * kRow + part * 128 + group % 8 * 16 + j % 2 * 8;
+#pragma unroll 8
+    for (int i = 0; i < 256 / kCodes; ++i) {
+      const unsigned word = load_shared(staged + (thread + i * kBlockThreads) * 4);
+      store_shared2(at + i * kCodes * kRow, word, word);
     }
   }
 
@@ -169,13 +177,14 @@ struct ReplicatedValues : WordValues<kDim, 8, kNorm> {
   OSCAR_DEVICE void load(const uint8_t* block, int i, int) { codes[i] = load_stream4(block + 512 * i); }
 
   OSCAR_DEVICE static void build(uint32_t staged) {
-#pragma unroll 4
-    for (int x = thread_again(); x < 256 * kGroups; x += kBlockThreads) {
-      const int code = x / kGroups, group = x % kGroups;
-      const uint2 word = load_shared2(staged + x * 8);
-      const uint32_t to = kBase + group / 8 * kTable + code * kRow + group % 8 * 32;
-      store_shared4(to, word.x, word.y, word.x, word.y);
-      store_shared4(to + 16, word.x, word.y, word.x, word.y);
+    constexpr int kCodes = kBlockThreads / kGroups;
+    const int thread = thread_again(), first = thread / kGroups, group = thread % kGroups;
+    const uint32_t at = kBase + group / 8 * kTable + first * kRow + group % 8 * 32;
+#pragma unroll
+    for (int i = 0; i < 256 / kCodes; ++i) {
+      const uint2 word = load_shared2(staged + (thread + i * kBlockThreads) * 8);
+      store_shared4(at + i * kCodes * kRow, word.x, word.y, word.x, word.y);
+      store_shared4(at + i * kCodes * kRow + 16, word.x, word.y, word.x, word.y);
     }
   }
 
