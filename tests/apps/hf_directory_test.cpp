@@ -117,8 +117,13 @@ TEST_F(HfDirectory, ActivationsThatOverflow) {
   content.tensors["model.layers.1.input_layernorm.weight"] =
       make_tensor<float>({48}, std::vector<float>(48, 3e38f));
   save(content);
-  refuse(3, "layer 1, sequence ");
-  refuse(3, "the model overflows; run with --dtype float32 or check the checkpoint");
+  const auto outcome = dump();
+  EXPECT_EQ(outcome.code, 3) << outcome;
+  EXPECT_NE(outcome.err.find("layer 1, sequence "), std::string::npos) << outcome;
+  EXPECT_NE(outcome.err.find(": the model overflows; run with --dtype float32 or check the checkpoint"),
+            std::string::npos)
+      << outcome;
+  EXPECT_FALSE(fs::exists(folder_ / "stats.h5"));
 }
 TEST_F(HfDirectory, VocabularyLargerThanTheEmbedding) {
   configure(R"("vocab_size": 96)", R"("vocab_size": 200)");
