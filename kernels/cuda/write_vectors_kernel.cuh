@@ -36,6 +36,19 @@ OSCAR_DEVICE void round_row(FloatRow<D>& row) {
   convert(packed, row);
 }
 
+// Unit m where m is known at run time only: registers have no index.
+template <int D, class Row>
+OSCAR_DEVICE void unit_at(const Row& row, int m, float (&v)[8]) {
+  row.unit(0, v);
+#pragma unroll
+  for (int u = 1; u < D / 32; ++u) {
+    float other[8];
+    row.unit(u, other);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = u == m ? other[i] : v[i];
+  }
+}
+
 // The codes of a row as they are stored: keys hold a lane's codes of a token together, values a byte each.
 template <int D, int kSize>
 struct VectorStore {
@@ -122,11 +135,12 @@ __global__ void __launch_bounds__(kRotateThreads, kRotated ? 1 : 2)
       }
     }
     VectorStore<D, kSize> store[2];
-#pragma unroll
+    // Rolled, as the search of a group is long: unrolled, half of the time goes to fetching instructions.
+#pragma unroll 1
     for (int m = 0; m < D / 32; ++m) {
       float unit[2][8];
-      row[0].unit(m, unit[0]);
-      row[1].unit(m, unit[1]);
+      unit_at<D>(row[0], m, unit[0]);
+      unit_at<D>(row[1], m, unit[1]);
 #pragma unroll 1
       for (int part = 0; part < 32 / kSize;
            ++part) {  // of a unit; lane part * kSize / 8 of the row has its channels
