@@ -190,20 +190,34 @@ __global__ void __launch_bounds__(32 * stats_warps(D), 1) score_stats_kernel(con
   load_keys<D>(a, head, warp_key, first < end, lane, k);
   float u[2][2] = {}, w[2][2] = {};
   const float scale = a.in.scale * kLog2e;
-  const auto leave = [&](int row0, int stage) {  // a tile's row sums over the block's keys
-    for (int n = threadIdx.x; n < 2 * kRows; n += 32 * stats_warps(D)) {
-      const int which = n / kRows, r = n % kRows;
-      if (row0 + r >= end) continue;
-      float sum = 0, sink = 0;
+  // A tile's row sums over the block's keys: two threads a sum, each half of the warps.
+  const auto leave = [&](int row0, int stage) {
+    constexpr int kHalf = stats_warps(D) / 2;
+    const int which = threadIdx.x / 2 / kRows, r = threadIdx.x / 2 % kRows, from = threadIdx.x % 2 * kHalf;
+    static_assert(32 * stats_warps(D) == 4 * kRows);
+    float sum = 0, sink = 0;
 #pragma unroll
-      for (int i = 0; i < stats_warps(D); ++i) sum += shared.row_parts[stage][i][which][r];
-      const int64_t at = (static_cast<int64_t>(block) * a.in.kv_heads + head) * a.rows + row0 + r;
-      reinterpret_cast<float*>(a.row_parts + at)[which] = sum;
-      if (which != 0 || block >= a.sink_blocks) continue;
-      for (int i = 0; i < stats_warps(D); ++i) sink += shared.sink_parts[stage][i][r];
-      a.sink_parts[at] = sink;
-    }
+    for (int i = 0; i < kHalf; ++i) sum += shared.row_parts[stage][from + i][which][r];
+    sum += __shfl_xor_sync(kWarp, sum, 1);
+    const int64_t at = (static_cast<int64_t>(block) * a.in.kv_heads + head) * a.rows + row0 + r;
+    if (from == 0 && row0 + r < end) reinterpret_cast<float*>(a.row_parts + at)[which] = sum;
+    if (block >= a.sink_blocks || which != 0 || from != 0 || row0 + r >= end) return;
+    for (int i = 0; i < stats_warps(D); ++i) sink += shared.sink_parts[stage][i][r];
+    a.sink_parts[at] = sink;
   };
+  // Whether nothing of these queries' times and this warp's keys is masked.
+  const auto is_plain = [&](int earliest, int latest) {
+    return latest >= 0 && a.in.logit_cap == 0 && warp_key >= bounds.sink &&
+           last_key <= earliest - bounds.recent && latest - warp_key < bounds.window;
+  };
+  // Pieces 4 m + t of row g are at `even` + 4 m for even m, at `odd` + 4 (m - 1) for odd m; see piece_of().
+  const bool swapped = D % 64 == 0 && g % 2;
+  const uint32_t queries = shared_address(shared.q[0]);
+  const uint32_t even = queries + 16 * (g * (D / 8) + t4 + (swapped ? 4 : 0)),
+                 odd = queries + 16 * (g * (D / 8) + t4 + (swapped ? 0 : 4));
+  // Which of eight sums this lane keeps, see below.
+  const bool late = lane & 16, second = lane & 8, entropy = lane & 4;
+  float* const part = &shared.row_parts[0][warp][entropy][8 * late + 2 * t4 + second];
 
   if (first < end) fetch_tile<D>(a, head, first, end, 0, shared);
   int stage = 0, row0 = first;
@@ -212,19 +226,25 @@ __global__ void __launch_bounds__(32 * stats_warps(D), 1) score_stats_kernel(con
     __syncthreads();
     if (row0 + kRows < end) fetch_tile<D>(a, head, row0 + kRows, end, stage ^ 1, shared);
     if (row0 > first) leave(row0 - kRows, stage ^ 1);
+    const bool all_plain = is_plain(shared.query[stage][0], shared.query[stage][kRows - 1]);
+    const float* offsets = &shared.offset[stage][2 * t4];
+    const int* times = &shared.query[stage][0];
 #pragma unroll 1
     for (int n = 0; n < kRows; n += 16) {  // 16 queries as two groups of eight
-      const int* query = &shared.query[stage][n];
-      const int earliest = query[0], latest = query[15];
       RowSums sums[2];
-      const bool full = latest >= 0,
-                 unseen = full && (warp_key > latest || earliest - last_key >= bounds.window);
+      bool plain = true, unseen = false;
+      if (!all_plain) {
+        const int earliest = times[n], latest = times[n + 15];
+        plain = is_plain(earliest, latest);
+        unseen = latest >= 0 && (warp_key > latest || earliest - last_key >= bounds.window);
+      }
       if (!unseen) {
         float d[2][2][4] = {};  // [group][tile of keys]
+        const uint32_t from = 16 * (D / 8) * (stage * kRows + n);
 #pragma unroll
         for (int m = 0; m < kUnits; ++m) {
-          const uint4 x = shared.q[stage][piece_of<D>(n + g, 4 * m + t4)];
-          const uint4 y = shared.q[stage][piece_of<D>(n + 8 + g, 4 * m + t4)];
+          const uint32_t at = (m % 2 ? odd : even) + from + 64 * (m & ~1);
+          const uint4 x = load_shared4(at), y = load_shared4(at + 16 * D);  // eight rows on
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -235,21 +255,19 @@ __global__ void __launch_bounds__(32 * stats_warps(D), 1) score_stats_kernel(con
             }
           }
         }
-        const bool plain = full && a.in.logit_cap == 0 && warp_key >= bounds.sink &&
-                           last_key <= earliest - bounds.recent && latest - warp_key < bounds.window;
-        const auto add = [&](auto is_plain) {
+        const auto add = [&](auto without_masks) {
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
-            const int2 t = *reinterpret_cast<const int2*>(&query[8 * j + 2 * t4]);
-            const float2 lse = *reinterpret_cast<const float2*>(&shared.offset[stage][n + 8 * j + 2 * t4]);
+            const int2 t = *reinterpret_cast<const int2*>(&times[n + 8 * j + 2 * t4]);
+            const float2 lse = *reinterpret_cast<const float2*>(&offsets[n + 8 * j]);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
               for (int e = 0; e < 4; ++e) {
                 const int c = e % 2, r = e / 2;
-                add_score<is_plain.value>(a, bounds, d[j][i][e], scale, c ? lse.y : lse.x,
-                                          warp_key + 16 * i + 8 * r + g, c ? t.y : t.x, sums[j].mass[c],
-                                          sums[j].entropy[c], sums[j].sink[c], u[i][r], w[i][r]);
+                add_score<without_masks.value>(a, bounds, d[j][i][e], scale, c ? lse.y : lse.x,
+                                               warp_key + 16 * i + 8 * r + g, c ? t.y : t.x, sums[j].mass[c],
+                                               sums[j].entropy[c], sums[j].sink[c], u[i][r], w[i][r]);
               }
             }
           }
@@ -262,7 +280,6 @@ __global__ void __launch_bounds__(32 * stats_warps(D), 1) score_stats_kernel(con
       }
       // Sums over the lanes that share t: bit 4 of the lane takes the second group of queries, bit 3 the
       // second query of two, bit 2 the entropy, so that each lane ends with one sum of all keys.
-      const bool late = lane & 16, second = lane & 8, entropy = lane & 4;
       float half[2][2];  // [query][mass, entropy]
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -278,7 +295,7 @@ __global__ void __launch_bounds__(32 * stats_warps(D), 1) score_stats_kernel(con
             (second ? half[1][e] : half[0][e]) + __shfl_xor_sync(kWarp, second ? half[0][e] : half[1][e], 8);
       }
       const float sum = (entropy ? one[1] : one[0]) + __shfl_xor_sync(kWarp, entropy ? one[0] : one[1], 4);
-      shared.row_parts[stage][warp][entropy][n + 8 * late + 2 * t4 + second] = sum;
+      part[stage * 2 * stats_warps(D) * kRows + n] = sum;
       if (block < a.sink_blocks) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
