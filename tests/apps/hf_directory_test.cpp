@@ -111,7 +111,8 @@ TEST_F(HfDirectory, NumbersThatCannotBe) {
   save(content);
   refuse(3, "model.layers.1.input_layernorm.weight: element 5 is nan");
 }
-// Activations overflow where no weight is infinite: the layer, sequence and token are named, and nothing is written.
+// Activations overflow where no weight is infinite: the layer, sequence and token are named, and nothing is
+// written.
 TEST_F(HfDirectory, ActivationsThatOverflow) {
   auto content = weights();
   content.tensors["model.layers.1.input_layernorm.weight"] =
@@ -236,7 +237,7 @@ TEST_F(OtherAttention, OnlyLayersWithACacheAreCalibrated) {
   EXPECT_EQ(statistics.header().layers[0].layer, 1);
   EXPECT_EQ(statistics.header().layers[1].layer, 3);
   const auto generated = tool("oscar-verify", {stats, "--rotations", (folder_ / "rotations").string(),
-                                               "--end-to-end", "--generate", "4", "-q"});
+                                               "--end-to-end", "--generate", "4", "--prompt", "100", "-q"});
   EXPECT_EQ(generated.code, 2) << generated;
   EXPECT_NE(generated.err.find("2 of its 4 layers keep a state"), std::string::npos) << generated;
 }
