@@ -9,12 +9,21 @@
 
 namespace oscar::cuda {
 
+// In the order of use: parameters come to a multiprocessor 64 bytes at a time.
 struct NativeArguments {
-  DecodeInputs in;
-  DecodeOutputs out;
-  PlanView plan;
+  const Segment *block_segments, *segments;
+  const uint8_t* pages;
+  const int32_t* table;
+  const void* q;
+  float scale, softcap;
+  int kv_heads, group;
+  bool q_bf16, o_bf16;
   Partials parts;
-  int kv_heads, group, passes;
+  void* o;
+  float* lse;
+  const float *sink_logits, *k_mean, *v_mean;
+  const int32_t* exact_slots;
+  const uint16_t *exact_k, *exact_v;
 };
 
 // The pages of a segment that are a warp's own: every kWarps-th.
@@ -25,17 +34,18 @@ struct OwnPages {
   int64_t stride;
   int first, count, ids;
 
-  OSCAR_DEVICE OwnPages(const NativeArguments& args, const Segment& s, int warp)
-      : from(args.in.pages + int64_t{s.head} * kBytes), stride(int64_t{args.kv_heads} * kBytes) {
+  // Asks for the first ids at once.
+  OSCAR_DEVICE OwnPages(const NativeArguments& args, const Segment& s, int warp, int lane)
+      : from(args.pages + int64_t{s.head} * kBytes), stride(int64_t{args.kv_heads} * kBytes) {
     first = (s.first >> 6) + warp;
-    table = args.in.table + s.table + first;
+    table = args.table + s.table + first;
     count = s.end > s.first ? max(0, ((s.end + 63) / 64 - first + kWarps - 1) / kWarps) : 0;
-    ids = 0;
+    ids = lane < count ? __ldg(table + lane * kWarps) : 0;
   }
   // Begins the copy of page k; in the order of k, ids come 32 at a time.
   OSCAR_DEVICE void copy(int k, uint32_t to, uint32_t barrier, int lane) {
     if (k < count) {
-      if ((k & 31) == 0) ids = k + lane < count ? __ldg(table + (k + lane) * kWarps) : 0;
+      if (k > 0 && (k & 31) == 0) ids = k + lane < count ? __ldg(table + (k + lane) * kWarps) : 0;
       const uint8_t* at = from + __shfl_sync(kWarp, ids, k & 31) * stride;
       if constexpr (kBulkCopies) {
         if (lane == 0) {
@@ -67,13 +77,24 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
   if (lane < kStages) barrier_init(barrier + 8 * lane);
   barrier_init_fence();
   __syncwarp();
-  const int block = blockIdx.x / args.passes, head0 = blockIdx.x % args.passes * 4 * NT;
-  const int heads = min(4 * NT, args.group - head0), query_heads = args.kv_heads * args.group;
+  const int head0 = blockIdx.x * 4 * NT, heads = min(4 * NT, args.group - head0);
+  const int query_heads = args.kv_heads * args.group;
   int stage = 0;
   unsigned phase = 0;
-  Segment segment = args.plan.block_segments[block];
+  // In shared memory, because registers are short.
+  __shared__ Segment held[kWarps];
+  const auto hold = [&](const Segment* from) {
+    __syncwarp();
+    if (lane < 4) {
+      reinterpret_cast<uint4*>(held + warp)[lane] = __ldg(reinterpret_cast<const uint4*>(from) + lane);
+    }
+    __syncwarp();
+    asm volatile("" ::: "memory");  // written as another type: what was read before is read again
+  };
+  hold(args.block_segments + blockIdx.y);
+  const Segment& segment = held[warp];
   const int segments = segment.count, next = segment.next;
-  OwnPages<kBytes, kWarps> pages(args, segment, warp);
+  OwnPages<kBytes, kWarps> pages(args, segment, warp, lane);
   const auto fill = [&] {
     for (int k = 0; k < kStages; ++k) {
       const int to = (stage + k) % kStages;
@@ -81,15 +102,21 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
     }
   };
   if (segments == 0) return;
+  const auto first_query = [&](const Segment& of) {
+    return int64_t{of.sequence} * query_heads + of.head * args.group + head0;
+  };
+  const auto query_rows = [&](const Segment& of) {
+    return QueryRows{static_cast<const char*>(args.q) + first_query(of) * D * (args.q_bf16 ? 2 : 4),
+                     args.q_bf16, heads, args.scale * kLog2e, args.softcap * kLog2e};
+  };
   fill();
   wait_preceding();
   for (int s = 0; s < segments; ++s) {
-    const int64_t query = int64_t{segment.sequence} * query_heads + segment.head * args.group + head0;
-    const bool bf16 = args.in.q_type == FloatType::bf16;
-    const QueryRows rows{static_cast<const char*>(args.in.q) + query * D * (bf16 ? 2 : 4), bf16, heads,
-                         args.in.scale * kLog2e, args.in.softcap * kLog2e};
+    const QueryRows rows = query_rows(segment);
     Int2Query<Shape> q;
-    make_query<Shape, Page>(q, rows, args.in.k_mean ? args.in.k_mean + segment.head * D : nullptr, lane);
+    LoadedQuery<Shape> loaded;
+    load_query<Shape, Page>(loaded, rows, lane);
+    make_query<Shape, Page>(q, loaded, rows, args.k_mean ? args.k_mean + segment.head * D : nullptr, lane);
     AttentionState<D, NT, Shape::G> state;
     state.init();
     for (int k = 0; k < pages.count; ++k) {
@@ -119,12 +146,11 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
 #pragma unroll
       for (int n = 0; n < NT; ++n) q.shift[n] = 0.f;
     }
-    state.template finish_codes<Page>(lane, q.shift,
-                                      args.in.v_mean ? args.in.v_mean + segment.head * D : nullptr);
+    state.template finish_codes<Page>(lane, q.shift, args.v_mean ? args.v_mean + segment.head * D : nullptr);
     if (segment.exact_end > segment.exact) {
-      const ExactRows exact{args.in.exact_k + segment.head * D,
-                            args.in.exact_v + segment.head * D,
-                            args.in.exact_slots + segment.exact_table,
+      const ExactRows exact{args.exact_k + segment.head * D,
+                            args.exact_v + segment.head * D,
+                            args.exact_slots + segment.exact_table,
                             int64_t{args.kv_heads} * D,
                             segment.exact,
                             segment.exact_end};
@@ -132,18 +158,24 @@ __global__ __launch_bounds__(32 * kWarps, kResident) void decode_int2_native(
       order_before_bulk_copies();
       __syncwarp();
     }
-    const Segment done = segment;
+    const SegmentOutput out{args.parts,
+                            segment.partial,
+                            args.group,
+                            head0,
+                            args.sink_logits,
+                            args.o,
+                            args.lse,
+                            args.o_bf16,
+                            first_query(segment),
+                            segment.head * args.group + head0};
     if (s + 1 < segments) {  // its first pages come while this segment's outputs are combined
-      segment = args.plan.segments[next + s];
-      pages = OwnPages<kBytes, kWarps>(args, segment, warp);
+      hold(args.segments + next + s);
+      pages = OwnPages<kBytes, kWarps>(args, segment, warp, lane);
       fill();
     }
     state.leave(lane, outputs + warp * kOutput);
     __syncthreads();
-    combine<D, NT, kWarps>(
-        outputs, kOutput, kWarps, heads,
-        {args.parts, done.partial, args.group, head0, args.in.sink_logits, args.out.o, args.out.lse,
-         args.out.o_type == FloatType::bf16, query, done.head * args.group + head0});
+    combine<D, NT, kWarps>(outputs, kOutput, kWarps, heads, out);
     __syncthreads();
   }
 }
@@ -156,10 +188,28 @@ cudaError_t launch_native(const DecodeLaunch& d, int passes) {
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (prepared != cudaSuccess) return prepared;
-  const NativeArguments args{
-      d.inputs,          d.outputs,      d.view, partials_in(d.workspace, d.format, 1, d.plan.partials),
-      d.format.kv_heads, d.format.group, passes};
-  return launch_kernel(kernel, d.plan.blocks * passes, 32 * kWarps, kShared, d.overlap, d.stream, args);
+  const DecodeInputs& in = d.inputs;
+  const NativeArguments args{d.view.block_segments,
+                             d.view.segments,
+                             in.pages,
+                             in.table,
+                             in.q,
+                             in.scale,
+                             in.softcap,
+                             d.format.kv_heads,
+                             d.format.group,
+                             in.q_type == FloatType::bf16,
+                             d.outputs.o_type == FloatType::bf16,
+                             partials_in(d.workspace, d.format, 1, d.plan.partials),
+                             d.outputs.o,
+                             d.outputs.lse,
+                             in.sink_logits,
+                             in.k_mean,
+                             in.v_mean,
+                             in.exact_slots,
+                             in.exact_k,
+                             in.exact_v};
+  return launch_kernel(kernel, dim3(passes, d.plan.blocks), 32 * kWarps, kShared, d.overlap, d.stream, args);
 }
 
 template <int D, int G>

@@ -12,28 +12,30 @@ struct SglangArguments {
   DecodeOutputs out;
   PlanView plan;
   Partials parts;
-  int kv_heads, group, passes, run;  // run: KV heads of a block, 1, 2, 4 or 8
+  int kv_heads, group, run;  // run: KV heads of a block, 1, 2, 4 or 8
 };
 
-template <class Shape, class Meta, int kStages, int kResident>
+template <class Shape, class Meta, int kRun, int kStages, int kResident>
 __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
     const __grid_constant__ SglangArguments args) {
   launch_dependents();
-  using Tile = SglangTile<Shape, Meta>;
+  using Tile = SglangTile<Shape, Meta, kRun>;
   constexpr int D = Shape::D, NT = Shape::NT, kWarps = 8, kIdStages = 4, kThreads = 256;
-  constexpr int kStage = kWarps * Tile::kBytes, kOwn = kStages * Tile::kBytes;
+  constexpr int kStage = kWarps * Tile::kHeadBytes, kOwn = kStages * Tile::kHeadBytes;
   static_assert(4 * 4 * NT * (D + 2) <= kOwn && 2 * kExactTokens * kExactPitch<D> <= kOwn);
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ int32_t ids[kIdStages][64 * kWarps];
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, run = args.run, parts = kWarps / run;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, run = kRun ? kRun : args.run,
+            parts = kWarps / run;
   const int shift = __ffs(run) - 1, tile_tokens = 64 * parts, own_head = warp & (run - 1),
             own_part = warp >> shift;
   const uint32_t stages = shared_address(memory),
                  weights = stages + kStages * kStage + warp * Shape::kWeightBytes;
-  const int block = blockIdx.x / args.passes, head0 = blockIdx.x % args.passes * 4 * NT;
+  const int head0 = blockIdx.x * 4 * NT;
   const int heads = min(4 * NT, args.group - head0), query_heads = args.kv_heads * args.group;
+  const Tile of_lane(run, own_head, lane);
   bool waited = false;
-  Segment segment = args.plan.block_segments[block];
+  Segment segment = args.plan.block_segments[blockIdx.y];
   const int segments = segment.count, next = segment.next;
   for (int s = 0; s < segments; ++s) {
     if (s > 0) segment = args.plan.segments[next + s - 1];
@@ -45,8 +47,7 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
                       table + min(tile * tile_tokens + i, tokens - 1));
       }
     };
-    // Heads of a token lie together: a thread copies pieces of one head, of every so many tokens, into that
-    // warp's region.
+    // Heads of a token lie together: a thread copies the same 16 bytes of every so many tokens.
     const auto issue = [&](int tile) {
       if (tile >= tiles) return;
       const int32_t* slots = ids[tile % kIdStages];
@@ -59,25 +60,31 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
 #pragma unroll
         for (int n = 0; n < 64 * kWarps * kPieces / kThreads; ++n) {
           const int token = first + n * step, at = token & 63;
-          const uint32_t to = stage + ((token >> 6 << shift) + head) * Tile::kBytes + 16 * piece;
+          const uint32_t to = stage + (token >> 6) * run * Tile::kHeadBytes + 16 * piece;
           const int64_t row = static_cast<int64_t>(slots[token]) * stride + from;
-          copy16(to + Tile::key_at(at), args.in.k_codes + row);
-          copy16(to + Tile::kCodes + Tile::kMeta + Tile::value_at(at), args.in.v_codes + row);
+          copy16(to + Tile::key_at(at, head, run), args.in.k_codes + row);
+          copy16(to + Tile::values_offset(run) + Tile::value_at(at, head, run), args.in.v_codes + row);
         }
       }
-      const int h = threadIdx.x % Shape::G, head = threadIdx.x / Shape::G & (run - 1);
-      const int first = threadIdx.x / Shape::G >> shift, step = kThreads / Shape::G >> shift;
-      const int from = ((segment.head + head) * Shape::G + h) * Tile::kPair,
-                stride = args.kv_heads * Shape::G * Tile::kPair;
-#pragma unroll
-      for (int n = 0; n < 64 * kWarps * Shape::G / kThreads; ++n) {
-        const int token = first + n * step;
-        const uint32_t to = stage + ((token >> 6 << shift) + head) * Tile::kBytes + Tile::kCodes +
-                            Tile::meta_at(token & 63, h);
-        const int64_t pair = static_cast<int64_t>(slots[token]) * stride + from;
-        copy_small<Tile::kPair>(to, static_cast<const uint8_t*>(args.in.k_scale_zero) + pair);
-        copy_small<Tile::kPair>(to + Tile::kCodes + Tile::kMeta,
-                                static_cast<const uint8_t*>(args.in.v_scale_zero) + pair);
+      constexpr int kHeadMeta = Shape::G * Tile::kPair;
+      const int row = kHeadMeta * run, pieces = row >= 16 ? row / 16 : 1;
+      const auto* k_meta = static_cast<const uint8_t*>(args.in.k_scale_zero) + segment.head * kHeadMeta;
+      const auto* v_meta = static_cast<const uint8_t*>(args.in.v_scale_zero) + segment.head * kHeadMeta;
+      for (int i = threadIdx.x; i < tile_tokens * pieces; i += kThreads) {
+        const int piece = i & (pieces - 1), token = i / pieces;
+        const uint32_t to = stage + (token >> 6) * run * Tile::kHeadBytes + Tile::meta_offset(run) +
+                            Tile::meta_at(token & 63, piece, run);
+        const int64_t from = static_cast<int64_t>(slots[token]) * (args.kv_heads * kHeadMeta) + 16 * piece;
+        if (row >= 16) {
+          copy16(to, k_meta + from);
+          copy16(to + Tile::meta_bytes(run), v_meta + from);
+        } else if (row == 8) {
+          copy_small<8>(to, k_meta + from);
+          copy_small<8>(to + Tile::meta_bytes(run), v_meta + from);
+        } else {
+          copy_small<4>(to, k_meta + from);
+          copy_small<4>(to + Tile::meta_bytes(run), v_meta + from);
+        }
       }
     };
     for (int k = 0; k < kStages; ++k) fetch_ids(k);
@@ -98,7 +105,9 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
     const QueryRows rows{static_cast<const char*>(args.in.q) + query * D * (bf16 ? 2 : 4), bf16, heads,
                          args.in.scale * kLog2e, args.in.softcap * kLog2e};
     Int2Query<Shape> q;
-    make_query<Shape, Tile>(q, rows, args.in.k_mean ? args.in.k_mean + head * D : nullptr, lane);
+    LoadedQuery<Shape> loaded;
+    load_query<Shape, Tile>(loaded, rows, lane);
+    make_query<Shape, Tile>(q, loaded, rows, args.in.k_mean ? args.in.k_mean + head * D : nullptr, lane);
     AttentionState<D, NT, Shape::G> state;
     state.init();
     for (int k = 0; k < tiles; ++k) {
@@ -107,7 +116,7 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
       issue(k + kStages - 1);
       fetch_ids(k + 2 * kStages - 1);
       copy_commit();
-      const Tile tile{stages + k % kStages * kStage + warp * Tile::kBytes, lane};
+      const Tile tile = of_lane.at(stages + k % kStages * kStage + own_part * run * Tile::kHeadBytes);
       const int end = tokens - k * tile_tokens - 64 * own_part;
       if (end >= 64 && !(rows.softcap > 0.f)) {
         attend_tile<Shape, false>(tile, q, state, weights, lane, 0, 64, 0.f);
@@ -148,10 +157,10 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
   }
 }
 
-template <class Shape, class Meta, int kResident>
+template <class Shape, class Meta, int kRun, int kResident>
 cudaError_t launch_sglang(const DecodeLaunch& d, int passes) {
-  constexpr int kShared = 8 * (2 * SglangTile<Shape, Meta>::kBytes + Shape::kWeightBytes);
-  auto* kernel = decode_int2_sglang<Shape, Meta, 2, kResident>;
+  constexpr int kShared = 8 * (2 * SglangTile<Shape, Meta, kRun>::kHeadBytes + Shape::kWeightBytes);
+  auto* kernel = decode_int2_sglang<Shape, Meta, kRun, 2, kResident>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (prepared != cudaSuccess) return prepared;
@@ -161,19 +170,23 @@ cudaError_t launch_sglang(const DecodeLaunch& d, int passes) {
                              partials_in(d.workspace, d.format, d.costs.run, d.plan.partials),
                              d.format.kv_heads,
                              d.format.group,
-                             passes,
                              d.costs.run};
-  return launch_kernel(kernel, d.plan.blocks * passes, 256, kShared, d.overlap, d.stream, args);
+  return launch_kernel(kernel, dim3(passes, d.plan.blocks), 256, kShared, d.overlap, d.stream, args);
 }
 
+template <class Shape, class Meta, int kResident>
+cudaError_t launch_sglang_run(const DecodeLaunch& d, int passes) {
+  return d.costs.run == 8 ? launch_sglang<Shape, Meta, 8, kResident>(d, passes)
+                          : launch_sglang<Shape, Meta, 0, kResident>(d, passes);
+}
 template <int D, class Meta, int G>
 cudaError_t launch_sglang_groups(const DecodeLaunch& d) {
   constexpr Int2Launch kOne = int2_sglang_launch(D, 1), kTwo = int2_sglang_launch(D, 8);
   const int passes = int2_sglang_launch(D, d.format.group).passes;
   if constexpr (kTwo.tiles == 2) {
-    if (d.format.group > 4) return launch_sglang<Int2Shape<D, G, 2>, Meta, kTwo.resident>(d, passes);
+    if (d.format.group > 4) return launch_sglang_run<Int2Shape<D, G, 2>, Meta, kTwo.resident>(d, passes);
   }
-  return launch_sglang<Int2Shape<D, G, 1>, Meta, kOne.resident>(d, passes);
+  return launch_sglang_run<Int2Shape<D, G, 1>, Meta, kOne.resident>(d, passes);
 }
 template <int D, class Meta>
 cudaError_t launch_sglang_dim(const DecodeLaunch& d) {

@@ -1,29 +1,65 @@
-// Rows of the serving engine as attend_tile() reads them: 64 tokens of one KV head in shared memory, gathered
-// row by row.
+// Rows of the serving engine as attend_tile() reads them: 64 tokens of a run of KV heads in shared memory, gathered row by row.
 //
-//   keys, values   row of token s (D / 4 bytes) at (s / 8) 8 rows + ((s % 8) ^ swizzle) rows, swizzle = s / 8
-//   % 8 for keys,
-//                  s / 16 % 4 for values: the rows that a warp reads together lie in different banks
-//   metadata       scale, zero of token s, group h at ((s / 8) 8 + ((s % 8) ^ (s / 8 % 8))) G + h pairs
+//   keys      row of token s (D / 4 bytes a head, `run` heads side by side) is row 8 (s % 8) + s / 8
+//   values    row of token s is row 4 (s % 16) + s / 16
+//   metadata  scale, zero of every head and group, in the order of the rows of keys
+//
+// and within a row heads (metadata: pieces of 16 bytes) change places by Spread, so that what the lanes of a warp read
+// together lies in different banks. kRun: the run where it is known, 0: given.
 #pragma once
 #include "kernels/cuda/int2_tile.cuh"
 
 namespace oscar::cuda {
 
-template <class Shape, class Meta>  // Meta: float, or __nv_bfloat16
+// Units of `kUnit` bytes, `count` (a power of two) to a row: where unit u of the i-th of neighbouring rows is.
+template <int kUnit>
+OSCAR_DEVICE int spread(int u, int i, int count) {
+  constexpr int kAcross = 128 / kUnit;  // units in all banks
+  if (count >= kAcross) return u ^ (i & (kAcross - 1));
+  return u ^ (i / (kAcross / count) & (count - 1));
+}
+
+template <class Shape, class Meta, int kRun>  // Meta: float, or __nv_bfloat16
 struct SglangTile {
-  uint32_t base;  // shared memory
-  int lane;
-
   static constexpr int D = Shape::D, G = Shape::G, kRow = D / 4, kPair = 2 * sizeof(Meta);
-  static constexpr int kCodes = 64 * kRow, kMeta = 64 * G * kPair, kBytes = 2 * (kCodes + kMeta);
-  static constexpr int kWords = D / 64;    // of a key row that a lane reads
-  static constexpr int kColumns = D / 32;  // bytes of a value row that a lane reads
+  static constexpr int kWords = D / 64;                           // of a key row that a lane reads
+  static constexpr int kColumns = D / 32;                         // bytes of a value row that a lane reads
+  static constexpr int kHeadBytes = 64 * 2 * (kRow + G * kPair);  // of one head of 64 tokens, all four arrays
 
-  static OSCAR_DEVICE int key_at(int s) { return ((s & ~7) | ((s ^ (s >> 3)) & 7)) * kRow; }
-  static OSCAR_DEVICE int value_at(int s) { return ((s & ~7) | ((s ^ (s >> 4 & 3)) & 7)) * kRow; }
-  static OSCAR_DEVICE int meta_at(int s, int h) {
-    return (((s & ~7) | ((s ^ (s >> 3)) & 7)) * G + h) * kPair;
+  uint32_t keys_at, values_at, key_meta, base = 0;  // of this lane and head, from `base`
+  int run_, lane, meta_xor;
+  OSCAR_DEVICE int run() const { return kRun ? kRun : run_; }
+
+  // Offsets in a part of 64 tokens: keys, values, metadata of keys, of values.
+  static OSCAR_DEVICE int values_offset(int run) { return 64 * kRow * run; }
+  static OSCAR_DEVICE int meta_offset(int run) { return 128 * kRow * run; }
+  static OSCAR_DEVICE int meta_bytes(int run) { return 64 * G * kPair * run; }
+  static OSCAR_DEVICE int key_row(int s) { return 8 * (s & 7) + (s >> 3); }
+  static OSCAR_DEVICE int value_row(int s) { return 4 * (s & 15) + (s >> 4); }
+  static OSCAR_DEVICE int key_at(int s, int head, int run) {
+    return (key_row(s) * run + spread<kRow>(head, s >> 3, run)) * kRow;
+  }
+  static OSCAR_DEVICE int value_at(int s, int head, int run) {
+    return (value_row(s) * run + spread<kRow>(head, s >> 4, run)) * kRow;
+  }
+  // piece: of 16 bytes of a token's metadata; rows shorter than that stay as they are.
+  static OSCAR_DEVICE int meta_at(int s, int piece, int run) {
+    const int row = G * kPair * run;
+    return key_row(s) * row + (row >= 16 ? 16 * spread<16>(piece, s >> 3, row / 16) : 0);
+  }
+
+  OSCAR_DEVICE SglangTile(int run, int head, int lane) : run_(run), lane(lane) {
+    const int g = lane >> 2, t = lane & 3, first = 16 * t;
+    keys_at = key_at(8 * g, head, this->run()) + 4 * kWords * t;
+    values_at = values_offset(this->run()) + value_at(first, head, this->run()) + kColumns * g;
+    const int row = G * kPair * this->run();
+    key_meta = meta_offset(this->run()) + g * row + head * G * kPair;
+    meta_xor = row >= 16 ? 16 * spread<16>(0, g, row / 16) : 0;
+  }
+  OSCAR_DEVICE SglangTile at(uint32_t shared) const {
+    SglangTile moved = *this;
+    moved.base = shared;
+    return moved;
   }
 
   // Block 2 w + p: word w of the lane's bytes, fields 2 p and 2 p + 1.
@@ -42,13 +78,12 @@ struct SglangTile {
 
   template <class S>
   OSCAR_DEVICE void keys(int h, const Int2Query<S>& query, int (&s)[S::NT][4][4]) const {
-    const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       unsigned rows[2][kWords];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const uint32_t at = base + key_at(8 * g + 2 * i + r) + 4 * kWords * t;
+        const uint32_t at = base + keys_at + (2 * i + r) * 8 * kRow * run();
         if constexpr (kWords == 1) rows[r][0] = load_shared(at);
         if constexpr (kWords == 2) {
           const uint2 v = load_shared2(at);
@@ -84,14 +119,13 @@ struct SglangTile {
   }
   template <class S, class F>
   OSCAR_DEVICE void values(int h, F&& tile) const {
-    const int g = lane >> 2, t = lane & 3;
     unsigned codes[kColumns][4];  // a byte column each; byte j of word q is token 16 t + 4 q + j
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       unsigned row[4][(kColumns + 3) / 4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint32_t at = base + kCodes + kMeta + value_at(16 * t + 4 * q + j) + kColumns * g;
+        const uint32_t at = base + values_at + (4 * q + j) * 4 * kRow * run();
         if constexpr (kColumns == 2) {
           unsigned short v;
           asm volatile("ld.shared.u16 %0,[%1];" : "=h"(v) : "r"(at));
@@ -129,17 +163,20 @@ struct SglangTile {
     }
   }
   OSCAR_DEVICE void key_metadata(int h, float (&scale)[8], float (&low)[8]) const {
-    metadata(base + kCodes, h, scale, low);
+    metadata(0, h, scale, low);
   }
   OSCAR_DEVICE void value_metadata(int h, float (&scale)[8], float (&low)[8]) const {
-    metadata(base + 2 * kCodes + kMeta, h, scale, low);
+    metadata(meta_bytes(run()), h, scale, low);
   }
 
  private:
-  OSCAR_DEVICE void metadata(uint32_t from, int h, float (&scale)[8], float (&low)[8]) const {
+  OSCAR_DEVICE void metadata(int offset, int h, float (&scale)[8], float (&low)[8]) const {
+    const int row = G * kPair * run(),
+              within = key_meta + h * kPair;  // rows are a multiple of 16, or less than 16
+    const uint32_t first = base + offset + (within ^ meta_xor);
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
-      const uint32_t at = from + meta_at(8 * (lane >> 2) + r, h);
+      const uint32_t at = first + r * 8 * row;
       if constexpr (sizeof(Meta) == 4) {
         const uint2 v = load_shared2(at);
         scale[r] = __uint_as_float(v.x);

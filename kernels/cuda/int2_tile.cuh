@@ -33,34 +33,52 @@ struct Int2Query {
   float shift[Shape::NT];          // what k_mean adds to them
 };
 
+// What a lane reads of the queries: loaded early, used by make_query().
+template <class Shape>
+struct LoadedQuery {
+  float4 x[Shape::NT][2 * Shape::kBlocks];
+};
 template <class Shape, class Layout>
-OSCAR_DEVICE void make_query(Int2Query<Shape>& out, const QueryRows& rows, const float* k_mean, int lane) {
+OSCAR_DEVICE void load_query(LoadedQuery<Shape>& out, const QueryRows& rows, int lane) {
+#pragma unroll
+  for (int n = 0; n < Shape::NT; ++n) {
+    query_fours(
+        rows, 4 * n + (lane >> 3),
+        [&](int row, int i) {
+          return int64_t{row} * Shape::D + Layout::template channel<Shape::D>(i / 2, i % 2, lane & 3, 0);
+        },
+        out.x[n]);
+  }
+}
+template <class Shape, class Layout>
+OSCAR_DEVICE void make_query(Int2Query<Shape>& out, const LoadedQuery<Shape>& loaded, const QueryRows& rows,
+                             const float* k_mean, int lane) {
   constexpr int D = Shape::D;
   const int g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int n = 0; n < Shape::NT; ++n) {
-    const int head = 4 * n + (g >> 1);
-    float4 loaded[2 * Shape::kBlocks];
-    query_fours(
-        rows, head,
-        [&](int row, int i) { return int64_t{row} * D + Layout::template channel<D>(i / 2, i % 2, t, 0); },
-        loaded);
     float largest = 1e-20f, mean = 0.f, x[Shape::kBlocks][2][4];
 #pragma unroll
     for (int block = 0; block < Shape::kBlocks; ++block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float4 v = loaded[2 * block + half];
+        const float4 v = loaded.x[n][2 * block + half];
         x[block][half][0] = v.x;
         x[block][half][1] = v.y;
         x[block][half][2] = v.z;
         x[block][half][3] = v.w;
-        const int channel = Layout::template channel<D>(block, half, t, 0);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          largest = fmaxf(largest, fabsf(x[block][half][j]));
-          if (k_mean) mean = fmaf(x[block][half][j], __ldg(k_mean + channel + j), mean);
-        }
+        for (int j = 0; j < 4; ++j) largest = fmaxf(largest, fabsf(x[block][half][j]));
+      }
+    }
+    if (k_mean) {
+#pragma unroll
+      for (int i = 0; i < 2 * Shape::kBlocks; ++i) {
+        // A plain load: the compiler moves those of the read-only path before the test of the pointer.
+        const float4 k =
+            *reinterpret_cast<const float4*>(k_mean + Layout::template channel<D>(i / 2, i % 2, t, 0));
+        const float(&v)[4] = x[i / 2][i % 2];
+        mean = fmaf(v[0], k.x, fmaf(v[1], k.y, fmaf(v[2], k.z, fmaf(v[3], k.w, mean))));
       }
     }
     largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 1));

@@ -1,10 +1,12 @@
 // Decode over INT2 codes on a GPU, with the plan that the library makes; see docs/performance.md.
 //
 //   bench_decode plans      32x32k, 8x32k, 1x128k, 1x32k with other numbers of blocks
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "kernels/decode.h"
 #include "kernels/decode_plan.h"
@@ -113,6 +115,11 @@ void prepare(Work& w, const CacheFormat& f, std::vector<int32_t> lengths, int ex
   must(cuda::allocate(limits.workspace, &w.workspace));
 }
 
+void rest() {  // a card at its power limit would make the next row slower
+  check(cudaDeviceSynchronize(), "rest");
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+}
+
 void row(const char* name, const CacheFormat& f, const std::vector<int32_t>& lengths, int exact, bool steady,
          int blocks = 0) {
   Work w;
@@ -136,6 +143,7 @@ void row(const char* name, const CacheFormat& f, const std::vector<int32_t>& len
       name, plain.burst, plain.steady, overlapped.burst, ceiling.burst, 100 * ceiling.burst / plain.burst,
       w.bytes / plain.burst / 1e3, w.plan.blocks, w.plan.partials);
   std::fflush(stdout);
+  if (steady) rest();
 }
 
 std::vector<int32_t> ragged(uint32_t seed) {
