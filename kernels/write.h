@@ -43,7 +43,7 @@ struct WriteTarget {
   uint8_t* pages = nullptr;    // native
   uint8_t* codes = nullptr;    // sglang: (slots, kv_heads, dim / 4)
   void* scale_zero = nullptr;  // sglang: (slots, kv_heads, 2 G) of format.scale_zero
-  CodebookView book;           // vector codes
+  CodebookView book{};         // vector codes
 };
 
 // Refuses what no implementation does; both functions below begin with it.

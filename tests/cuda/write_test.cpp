@@ -73,7 +73,7 @@ std::vector<float> hard_rows(int64_t rows, int dim, bool spoilt, unsigned seed) 
 
 struct Case {
   CacheFormat format;
-  WriteRule rule;
+  WriteRule rule{};
   FloatType type = FloatType::bf16;
   bool mean = false, rotation = false, per_head = false, aligned = true;
   int64_t tokens = 150;
