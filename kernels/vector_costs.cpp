@@ -14,7 +14,7 @@ PlanCosts vector_plan_costs(const CacheFormat& f) {
   const bool table = f.k.kind == CodeKind::vector8x8;
   const double round = (table ? 1.63 : 2.44) * f.dim / 128 * ((f.group + 3) / 4);  // microseconds
   costs.round_latency = round;
-  costs.segment = table ? 3 : 1.5;
+  costs.segment = table ? 2.5 : 1;
   costs.exact_round = 1.5;
   return costs;
 }

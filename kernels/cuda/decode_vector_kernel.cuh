@@ -4,13 +4,11 @@
 #pragma once
 #include "kernels/cuda/decode_vector.cuh"
 #include "kernels/cuda/decode_vector_lookup.cuh"
+#include "kernels/cuda/decode_vector_softmax.cuh"
+#include "kernels/cuda/decode_vector_walk.cuh"
 #include "kernels/cuda/exact_rows_direct.cuh"
 
 namespace oscar::cuda {
-
-// Of a warp's own memory: 8 rows of 64 weights and 16 bytes more, so that they lie in different banks, and
-// then for every lane what k_mean adds to the logits of its head.
-inline constexpr int kWeightRow = 80, kShift = 8 * kWeightRow;
 
 template <class Keys, class Values, int kDim>
 struct VectorMemory {
@@ -28,146 +26,6 @@ struct VectorMemory {
   static_assert(kBlockWarps * kOwn >= 256 * kDim && kOwn >= kShift + 256);
   static_assert(kEnd - kOwns == vector_warp_bytes(kDim));
 };
-
-// Brings a line into L1 while something else goes on, through a copy that no register waits for.
-OSCAR_DEVICE void touch(uint32_t unread, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0],[%1],16;" ::"r"(unread), "l"(from) : "memory");
-}
-
-// Volatile: read anew where it is needed, since it would not fit into registers beside the page loop.
-OSCAR_DEVICE Segment load_segment(const Segment* from) {
-  uint4 part[sizeof(Segment) / 16];
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Segment) / 16); ++i) {
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(part[i].x), "=r"(part[i].y), "=r"(part[i].z), "=r"(part[i].w)
-                 : "l"(reinterpret_cast<const uint4*>(from) + i));
-  }
-  Segment segment;
-  __builtin_memcpy(&segment, part, sizeof segment);
-  return segment;
-}
-
-// What a block does, one after the other: the passes of its segments, each over up to four query heads.
-struct Item {
-  Segment segment;
-  int pass;
-  bool last;
-
-  OSCAR_DEVICE Item(const VectorArguments& a, int number) {
-    const int passes = (a.group + 3) / 4, s = passes == 1 ? number : number / passes;
-    pass = number - s * passes;
-    segment = load_segment(a.plan.block_segments + blockIdx.x);
-    const int count = segment.count;
-    if (s > 0) segment = load_segment(a.plan.segments + segment.next + s - 1);
-    last = s + 1 >= count && pass + 1 == passes;
-  }
-};
-
-// A segment's pages that are one warp's, every 16th: kStride tokens from one to the next. Positions are
-// counted from the beginning of the warp's first page.
-struct Walk {
-  static constexpr int kStride = 64 * kBlockWarps;
-  const uint8_t* pages;  // the lane's 16 bytes of page 0
-  int first, end, ids;   // visible tokens; ids of 32 pages, one a lane
-
-  OSCAR_DEVICE Walk(const VectorArguments& a, const Segment& segment) {
-    const int warp = thread_again() / 32, lane = thread_again() % 32, page = segment.first / 64 + warp;
-    pages = a.in.pages + int64_t{segment.head} * a.block_bytes + 16 * lane;
-    first = segment.first - 64 * page;
-    end = segment.end > segment.first ? segment.end - 64 * page : 0;
-    fetch_ids(a, segment, 0);
-  }
-  // at: position of a page whose number is a multiple of 32.
-  OSCAR_DEVICE void fetch_ids(const VectorArguments& a, const Segment& segment, int at) {
-    const int warp = thread_again() / 32, lane = thread_again() % 32;
-    const int32_t* table = a.in.table + segment.table + segment.first / 64 + warp + at / 64;
-    ids = at + lane * kStride < end ? __ldg(table + lane * kBlockWarps) : 0;
-  }
-  OSCAR_DEVICE const uint8_t* page(const VectorArguments& a, int at) const {
-    return pages + int64_t{__shfl_sync(kWarp, ids, at / kStride % 32)} * a.page_bytes;
-  }
-};
-
-// cap tanh(x / cap) from one exponential: exact to 2^-23 of the cap.
-OSCAR_DEVICE float capped_approx(float x, float cap) {
-  return cap - __fdividef(2 * cap, 1 + exp2_approx(__fdividef(2 * kLog2e * x, cap)));
-}
-
-// Weights of 64 tokens as the operand of Values, from the softmax of their logits.
-template <class Keys, class Values, int kDim>
-OSCAR_DEVICE float softmax_weights(float (&x)[8], unsigned (&weights)[4], AttentionState<kDim, 1, 1>& state,
-                                   const Keys& keys, const Values& values, float softcap, int first, int end,
-                                   uint32_t own, int lane) {
-  const int g = lane >> 2, t = lane & 3, flip = Keys::kFlips ? t >> 1 : 0;
-  float unit = keys.unit, scale[8], minimum[8];
-  values.weights(scale, minimum, flip);
-  if (softcap > 0) {
-    const float shift = __uint_as_float(load_shared(own + kShift + 8 * t));
-#pragma unroll
-    for (int r = 0; r < 8; ++r) x[r] = capped_approx(fmaf(x[r] + keys.offset(), unit, shift), softcap);
-    unit = 1;
-  }
-  if (first > 0 || end < 64) {
-#pragma unroll
-    for (int r = 0; r < 8; ++r) {
-      const int token = 8 * g + (r ^ flip);
-      if (token < first || token >= end) {
-        x[r] = -INFINITY;
-        scale[r] = minimum[r] = 0;
-      }
-    }
-  }
-  const float top = max_over_g(fmaxf(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])),
-                                     fmaxf(fmaxf(x[4], x[5]), fmaxf(x[6], x[7])))) *
-                    unit;
-  state.make_room(0, top);
-  // Fixed point relative to the page's own maximum, so that a heavy token elsewhere does not push these below
-  // the last bit.
-  float fixed = 65500.f, back = 1.f / 65500.f;
-  if constexpr (Values::kWeighted) {
-    float most = fmaxf(fmaxf(fmaxf(scale[0], scale[1]), fmaxf(scale[2], scale[3])),
-                       fmaxf(fmaxf(scale[4], scale[5]), fmaxf(scale[6], scale[7])));
-    most = fmaxf(max_over_g(most), 1e-12f);
-    fixed = __fdividef(65500.f, most);
-    back *= most;
-  }
-  const float to_state = exp2_approx(top - state.m[0]);
-  float mass = 0, low = 0;
-  unsigned w[8];  // the sum's low 16 bits
-#pragma unroll
-  for (int r = 0; r < 8; ++r) {
-    const float p = exp2_approx(fmaf(x[r], unit, -top));
-    mass += p;
-    if constexpr (Values::kMinima) low = fmaf(p, minimum[r], low);
-    w[r] = __float_as_uint(fmaf(p, Values::kWeighted ? scale[r] * fixed : fixed, 8388608.f));
-  }
-  state.l[0] = fmaf(to_state, mass, state.l[0]);
-  if constexpr (Values::kMinima) state.low[0][0] = fmaf(to_state, low, state.low[0][0]);
-  const unsigned order = flip ? 0x1504 : 0x5140;  // low bytes of two tokens, then high bytes
-  const unsigned a0 = permute_bytes(w[0], w[1], order), a1 = permute_bytes(w[2], w[3], order),
-                 a2 = permute_bytes(w[4], w[5], order), a3 = permute_bytes(w[6], w[7], order);
-  const uint32_t row = own + 2 * t * kWeightRow + 8 * g;
-  store_shared2(row, permute_bytes(a0, a1, 0x7632), permute_bytes(a2, a3, 0x7632));
-  store_shared2(row + kWeightRow, permute_bytes(a0, a1, 0x5410), permute_bytes(a2, a3, 0x5410));
-  __syncwarp();
-  const uint4 operand = load_shared4(own + g * kWeightRow + 16 * t);
-  __syncwarp();
-  weights[0] = operand.x;
-  weights[1] = operand.y;
-  weights[2] = operand.z;
-  weights[3] = operand.w;
-  return to_state * back;
-}
-
-template <int kDim>
-OSCAR_DEVICE QueryRows query_rows(const VectorArguments& a, const Item& item) {
-  const bool bf16 = a.in.q_type == FloatType::bf16;
-  const int64_t at =
-      (int64_t{item.segment.sequence} * a.kv_heads + item.segment.head) * a.group + 4 * item.pass;
-  return {static_cast<const uint8_t*>(a.in.q) + at * kDim * (bf16 ? 2 : 4), bf16,
-          min(4, a.group - 4 * item.pass), a.in.scale * kLog2e, a.in.softcap * kLog2e};
-}
 
 // The end of a segment for one warp: from words to numbers, exact tokens, and all of it into the warp's own
 // memory.

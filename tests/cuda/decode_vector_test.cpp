@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/decode.h"
+#include "kernels/decode_plan.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/vector_cache.h"
 
@@ -17,9 +18,17 @@ struct Result {
   std::vector<float> o, lse;
 };
 
-Result run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false,
-           bool overlap = false) {
-  const DeviceArray<uint16_t> q(c.q), exact_k(c.exact_k), exact_v(c.exact_v);
+struct How {
+  bool fixed = false, overlap = false;
+  int blocks = 0;  // 0: what the plan chooses
+};
+
+Result run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, const How& how = {}) {
+  const size_t queries = static_cast<size_t>(c.queries()), channels = queries * c.format.dim;
+  const bool floats = in.q_type == FloatType::f32;
+  const auto* q_begin = static_cast<const uint8_t*>(in.q);
+  const DeviceArray<uint8_t> q(std::vector<uint8_t>(q_begin, q_begin + channels * (floats ? 4 : 2)));
+  const DeviceArray<uint16_t> exact_k(c.exact_k), exact_v(c.exact_v);
   const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
   const DeviceArray<uint8_t> pages(c.pages);
   const DeviceArray<int8_t> k_words(c.k_words), v_words(c.v_words);
@@ -39,27 +48,29 @@ Result run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, bool
   const DecodePlan limits = decode_plan_limits(c.format, static_cast<int>(c.end.size()), device);
   std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
   DecodePlan plan;
-  require(plan_decode(c.format, c.batch(), device, fixed, memory.data(), limits.bytes, &plan));
+  if (how.blocks > 0) {
+    require(plan_with(plan_costs(c.format), c.format, c.batch(), device.multiprocessors, how.blocks, false,
+                      memory.data(), limits.bytes, &plan));
+  } else {
+    require(plan_decode(c.format, c.batch(), device, how.fixed, memory.data(), limits.bytes, &plan));
+  }
   const DeviceArray<uint8_t> plan_memory(memory),
       workspace(std::vector<uint8_t>(static_cast<size_t>(plan.workspace), 0xff));
-  const size_t queries = static_cast<size_t>(c.queries());
-  const DeviceArray<float> o(std::vector<float>(queries * c.format.dim, NAN)),
-      lse(std::vector<float>(queries, NAN));
+  const DeviceArray<float> o(std::vector<float>(channels, NAN)), lse(std::vector<float>(queries, NAN));
   const DecodeOutputs out{o.get(), FloatType::f32, lse.get()};
-  for (int i = 0; i < (overlap ? 3 : 1); ++i) {
-    require(decode(c.format, in, plan, plan_memory.get(), workspace.get(), out, overlap, nullptr));
+  for (int i = 0; i < (how.overlap ? 3 : 1); ++i) {
+    require(decode(c.format, in, plan, plan_memory.get(), workspace.get(), out, how.overlap, nullptr));
   }
   require(synchronize(nullptr));
   return {o.host(), lse.host()};
 }
 
 // Relative L2 error of the output; lse within what 16-bit queries leave.
-double error_of(const VectorCache& c, const DecodeInputs& in, const DeviceInfo& device, bool fixed = false,
-                bool overlap = false) {
+double error_of(const VectorCache& c, const DecodeInputs& in, const DeviceInfo& device, const How& how = {}) {
   std::vector<double> o(static_cast<size_t>(c.queries()) * c.format.dim),
       lse(static_cast<size_t>(c.queries()));
   require(decode_reference(c.format, c.batch(), in, o.data(), lse.data()));
-  const Result got = run(c, in, device, fixed, overlap);
+  const Result got = run(c, in, device, how);
   double difference = 0, power = 0;
   for (size_t i = 0; i < o.size(); ++i) {
     difference += (got.o[i] - o[i]) * (got.o[i] - o[i]);
@@ -144,8 +155,34 @@ TEST(DecodeVector, LongSequencesAreCutAndMerged) {
     const VectorCache c =
         VectorCacheMaker(f, 7).sequence(0, 20011).sequence(0, 1).sequence(0, 4097).make(false);
     worst.check(error_of(c, c.inputs(), device), name(f));
-    worst.check(error_of(c, c.inputs(), device, true), name(f) + " with a fixed grid");
-    worst.check(error_of(c, c.inputs(), device, false, true), name(f) + " overlapping");
+    worst.check(error_of(c, c.inputs(), device, {.fixed = true}), name(f) + " with a fixed grid");
+    worst.check(error_of(c, c.inputs(), device, {.overlap = true}), name(f) + " overlapping");
+  }
+}
+
+// One block takes all of it: every warp has more pages than it fetches the numbers of at once.
+TEST(DecodeVector, ManyPagesOfOneWarp) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const CodeKind kind : {vector4x8, vector8x8}) {
+    const CacheFormat f = format_of(64, 1, 4, {kind}, {kind});
+    const VectorCache c = VectorCacheMaker(f, 9).sequence(0, 70011).sequence(100, 300).make(false);
+    worst.check(error_of(c, c.inputs(), device, {.blocks = 1}), name(f));
+  }
+}
+
+TEST(DecodeVector, QueriesInFloat) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const CodeKind k : {vector4x8, vector8x8, int2}) {
+    const CacheFormat f = format_of(128, 2, 6, {k}, {vector4x8});
+    const VectorCache c = VectorCacheMaker(f, 21).sequence(0, 500, 33).make(false);
+    std::vector<float> q;
+    for (const uint16_t bits : c.q) q.push_back(1.001f * bf16_to_float(bits));
+    DecodeInputs in = c.inputs();
+    in.q = q.data();
+    in.q_type = FloatType::f32;
+    worst.check(error_of(c, in, device), name(f));
   }
 }
 
