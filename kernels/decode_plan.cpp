@@ -84,6 +84,25 @@ class Planner {
     return static_cast<int>(block_first_.size()) - 1;
   }
 
+  // Every job in equal parts of at most `capacity` rounds, a block each.
+  int fill_even(double capacity) {
+    segments_.clear();
+    block_first_.assign(1, 0);
+    for (size_t j = 0; j < jobs_.size(); ++j) {
+      const int all = rounds(jobs_[j]);
+      const double room = std::max(capacity - jobs_[j].exact, 1.0);
+      const int parts = std::max(1, static_cast<int>(std::ceil(all / room)));
+      for (int i = 0; i < parts; ++i) {
+        const int begin = static_cast<int>(int64_t{all} * i / parts) * costs_.warps;
+        const int end =
+            i + 1 == parts ? jobs_[j].pages : static_cast<int>(int64_t{all} * (i + 1) / parts) * costs_.warps;
+        add(j, begin, end - begin, i + 1 == parts);
+        block_first_.push_back(static_cast<int>(segments_.size()));
+      }
+    }
+    return blocks();
+  }
+
   // At most `most` blocks, cut so that the slowest ends early.
   void choose(int most, int multiprocessors) {
     double low = 0, high = 1;
@@ -101,7 +120,15 @@ class Planner {
       if (fill(capacity, true) <= most) break;
     }
     const int blocks = fill(whole_capacity, true);
-    if (blocks > most || time(whole_capacity, blocks, multiprocessors) > cut_time) fill(high, false);
+    double best = cut_time;
+    const bool whole = blocks <= most && time(whole_capacity, blocks, multiprocessors) <= best;
+    if (whole) best = time(whole_capacity, blocks, multiprocessors);
+    double even = std::max(longest_, 1.0);
+    for (double capacity = even; capacity >= 1 && fill_even(capacity) <= most; capacity /= 1.02)
+      even = capacity;
+    // A little slower by the numbers is preferred: no block changes its job.
+    if (fill_even(even) <= most && chosen_time(multiprocessors) <= 1.04 * best) return;
+    whole ? fill(whole_capacity, true) : fill(high, false);
   }
   double chosen_time(int multiprocessors) {
     double slowest = 0;
