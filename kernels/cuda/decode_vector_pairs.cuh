@@ -1,5 +1,7 @@
-// Which kernel decodes which pair of sides, and what it takes of shared memory.
+// Which kernel decodes which pair of sides.
 #pragma once
+#include <type_traits>
+
 #include "kernels/cuda/decode_vector_int2.cuh"
 #include "kernels/cuda/decode_vector_kernel.cuh"
 #include "kernels/cuda/decode_vector_keys.cuh"

@@ -50,7 +50,6 @@ void fill(const CacheFormat& f) {
   if (f.k.norm || f.v.norm) {
     std::vector<uint8_t> page(static_cast<size_t>(16 * block));
     const size_t blocks = kPool / page.size();
-    std::vector<uint16_t> ones(64, 0x3c00);
     const auto scale_column = [&](int at) {
       check(cudaMemset2D(g_pool + at, page.size(), 0x3a, 128, blocks), "fill");  // 0x3a3a is 0.78
     };
