@@ -5,9 +5,11 @@
 // over both. For query head j of KV head h, with coded keys k^ and values v^, exact k and v, all in the
 // cache's basis (q R^-T, k R, v R):
 //
-//   l[s] = cap(scale q_j.(k^_s + k_mean_h))  coded      cap(scale q_j.k_s)  exact      cap(x) = softcap
-//   tanh(x / softcap), or x Z    = sum over s of exp(l[s]) + exp(sink_logit_j) the last only where there are
-//   sinks o_j  = (sum over s of exp(l[s]) v_s) / Z            coded values are v^_s + v_mean_h lse_j = log Z
+//   l[s]  = cap(scale q_j.(k^_s + k_mean_h))   coded tokens
+//           cap(scale q_j.k_s)                 exact tokens      cap(x) = softcap tanh(x / softcap), or x
+//   Z     = sum over s of exp(l[s]) + exp(sink_logit_j)          the last only where there are sinks
+//   o_j   = (sum over s of exp(l[s]) v_s) / Z                    coded values are v^_s + v_mean_h
+//   lse_j = log Z
 //
 // decode() is the CPU's, cuda::decode() the GPU's, decode_reference() the truth of both: double throughout.
 #pragma once

@@ -1,8 +1,8 @@
 // THE packed INT2 layouts, "sglang" (the serving engine's) and "native" (ours), and the scalar rule that
 // fills them.
 //
-// One cache row is one token of one KV head, D elements, D a multiple of 4, in G groups of D/G contiguous
-// elements:
+// sglang: one cache row is one token of one KV head, D elements, D a multiple of 4, in G groups of D/G
+// contiguous elements:
 //
 //   codes       (D/4) uint8    byte i holds elements   i      i+D/4   i+2D/4   i+3D/4
 //                              in bits                 0-1    2-3     4-5      6-7
@@ -13,36 +13,33 @@
 // Rule (prefill path), all in float32 unless said otherwise:
 //   1. the row is rounded to bfloat16 (to nearest, ties to even) when `round_bf16`
 //   2. clip: i = min(trunc(ratio * D) computed in double, D - 1); tau = the i-th smallest |x| of the WHOLE
-//   row (0-based);
-//      x = clamp(x, -tau, tau). ratio <= 0 means no clip.
-//   3. per group: scale = max(max - min, 1e-8) / 3, zero = -min / scale, code = trunc(x / scale + zero +
-//   0.5),
-//      clamped to 0..3
+//      row (0-based); x = clamp(x, -tau, tau). ratio <= 0 means no clip.
+//   3. per group: scale = max(max - min, 1e-8) / 3, zero = -min / scale,
+//      code = trunc(x / scale + zero + 0.5), clamped to 0..3
 //   4. read back: (code - zero) * scale
 // A NaN sorts above infinity in step 2, is not seen by min and max, and gets code 0; a row with a NaN or an
 // infinity reads back as anything, but as the same bytes from every implementation.
 //
-// Native pages hold 64 tokens. A page is, for one KV head after the other, a block of keys, then one of
-// values:
+// native: a page holds 64 tokens, for one KV head after the other a block of keys, then one of values, each
 //
-//   keys    codes 16 D bytes | metadata 256 G bytes         values  the same
+//   codes 16 D bytes | metadata 256 G bytes
 //
 // in the order in which a warp of a GPU reads them: every 16 bytes are one lane's load, and what it reads are
-// operands of the matrix unit without a shift between them. Lane = 4 g + t; g, r in 0..7; t in 0..3.
+// operands of the matrix unit without a shift between them. Lane = 4 g + t; g, r in 0..7; t, n, j in 0..3.
 //
-//   keys    token 8 g + r. Units of 64 channels, u = i / 64: byte 4 t + j of a token's 16 holds channels
-//           64 u + 16 f + 4 t + j in bits 2 f, 2 f + 1 (f = 0..3), and lies at
-//               1024 u + 512 (r / 4) + 16 (4 g + t) + 4 (r % 4) + j
-//           A last unit of 32 channels (D = 96): byte 4 h + j of 8 (h = 0, 1) holds channels 64 u + 8 f + 4 h
-//           + j, at
-//               1024 u + 64 g + 32 h + 4 r + j
-//   values  units of 32 channels, u = i / 32: channel 32 u + 8 f + g of token 16 t + 4 n + j (n, j = 0..3) in
-//   bits
-//           2 f, 2 f + 1 of the byte at     512 u + 16 (4 g + t) + 4 n + j
-//   metadata of group h, token 8 g + r: float16 scale, float16 minimum, at
-//               256 h + 128 (r / 4) + 16 g + 4 (r % 4)      read back: code * scale + minimum
+//   keys      token 8 g + r. Units of 64 channels, u = i / 64: byte 4 t + j of a token's 16 holds channels
+//             64 u + 16 f + 4 t + j in bits 2 f, 2 f + 1 (f = 0..3), and lies at
+//                 1024 u + 512 (r / 4) + 16 (4 g + t) + 4 (r % 4) + j
+//             A last unit of 32 channels (D = 96): byte 4 h + j of 8 (h = 0, 1) holds channels
+//             64 u + 8 f + 4 h + j, at
+//                 1024 u + 64 g + 32 h + 4 r + j
+//   values    units of 32 channels, u = i / 32: channel 32 u + 8 f + g of token 16 t + 4 n + j in bits
+//             2 f, 2 f + 1 of the byte at
+//                 512 u + 16 (4 g + t) + 4 n + j
+//   metadata  of group h, token 8 g + r: float16 scale, float16 minimum, at
+//                 16 D + 256 h + 128 (r / 4) + 16 g + 4 (r % 4)       read back: code * scale + minimum
 //
-// A row of D = 128, G = 1 costs 2.25 bits an element. Codes are those of the rule below, whatever the
+// A row of D = 128, G = 1 costs 2.25 bits an element. Codes are those of the rule above, whatever the
 // metadata is rounded to.
 #pragma once
 #include <cstdint>

@@ -5,6 +5,7 @@
 
 namespace oscar::cuda {
 
+// Strides are multiples of 8, arrays 16-byte aligned.
 struct ScoreStatsBatch {
   int64_t tokens = 0;                    // T
   int kv_heads = 0, group = 0, dim = 0;  // dim: a multiple of 8 up to 256
@@ -14,8 +15,7 @@ struct ScoreStatsBatch {
   FloatType type = FloatType::bf16;  // of q and k; f32 is rounded to bfloat16, which the products take
   const void* q = nullptr;           // q[t * q_stride + (h * group + j) * dim + i]
   int64_t q_stride = 0;
-  const void* k =
-      nullptr;  // k[t * k_stride + h * dim + i]; strides are multiples of 8, arrays 16-byte aligned
+  const void* k = nullptr;  // k[t * k_stride + h * dim + i]
   int64_t k_stride = 0;
   const float* lse = nullptr;  // lse[(h * group + j) * lse_stride + t]
   int64_t lse_stride = 0;

@@ -3,9 +3,12 @@
 //
 // A row x (one token of one KV head, D channels) goes through
 //
-//   x = x R - m          R: rotation, of the layer or of the KV head; m: the mean of decode.h, in the cache's
-//   basis x = bfloat16(x)      when rule.round_bf16 x = clamp(x, -tau, tau) codes, scale, zero
-//   kernels/int2.h's rule, or that of Lloyd-Max; vector codes instead: the nearest word
+//   x = x R - m            R: rotation, of the layer or of the KV head; m: the mean of decode.h, in the
+//                          cache's basis
+//   x = bfloat16(x)        when rule.round_bf16
+//   x = clamp(x, -tau, tau)
+//   codes, scale, zero     by kernels/int2.h's rule, or that of Lloyd-Max
+//   or the nearest word    vector codes
 //
 // and is stored in the layout of decode.h. write() is the truth, cuda::write() gives its bytes, with one
 // exception: the products of a rotation are sums in float32 whose order is the hardware's, so a code of a
@@ -30,8 +33,8 @@ struct WriteRows {
   const void* rows = nullptr;        // (tokens, kv_heads, dim), contiguous, of `type`
   FloatType type = FloatType::bf16;  // or f32; a rotation takes bf16 only
   int64_t tokens = 0;
-  const int64_t* slots =
-      nullptr;  // (tokens) sglang: the slot; native: page * 64 + position % 64; < 0: not stored
+  // (tokens) sglang: the slot; native: page * 64 + position % 64; < 0: not stored
+  const int64_t* slots = nullptr;
   const uint16_t* rotation = nullptr;  // bfloat16 (dim, dim), or (kv_heads, dim, dim); nullptr: none
   bool rotation_per_head = false;
   const float* mean = nullptr;  // (kv_heads, dim); nullptr: none
