@@ -17,12 +17,6 @@
 namespace oscar::bench {
 namespace {
 
-void must(Status s) {
-  if (s.ok()) return;
-  std::fprintf(stderr, "%s\n", s.what);
-  std::exit(2);
-}
-
 constexpr size_t kPool = size_t{1} << 30;  // of pages: launches rotate through it, so that no cache helps
 
 struct Work {
@@ -49,14 +43,6 @@ struct Work {
 uint8_t* g_pool;
 uint16_t* g_exact;
 cuda::DeviceInfo g_device;
-
-template <class T>
-T* on_device(const std::vector<T>& host) {
-  void* memory;
-  must(cuda::allocate(host.size() * sizeof(T) + 16, &memory));
-  must(cuda::upload(memory, host.data(), host.size() * sizeof(T), nullptr));
-  return static_cast<T*>(memory);
-}
 
 void prepare(Work& w, const CacheFormat& f, std::vector<int32_t> lengths, int exact, int blocks) {
   w.format = f;

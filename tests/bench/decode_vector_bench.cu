@@ -15,23 +15,9 @@
 namespace oscar::bench {
 namespace {
 
-void must(Status s) {
-  if (s.ok()) return;
-  std::fprintf(stderr, "%s\n", s.what);
-  std::exit(2);
-}
-
 constexpr size_t kPool = size_t{1} << 30;  // of pages: launches rotate through it, so that no cache helps
 cuda::DeviceInfo g_device;
 uint8_t* g_pool;
-
-template <class T>
-T* on_device(const std::vector<T>& host) {
-  void* memory;
-  must(cuda::allocate(host.size() * sizeof(T) + 16, &memory));
-  must(cuda::upload(memory, host.data(), host.size() * sizeof(T), nullptr));
-  return static_cast<T*>(memory);
-}
 
 CodebookView book(const CacheFormat& f, std::mt19937& random) {
   std::normal_distribution<float> normal;

@@ -10,12 +10,29 @@
 #include <cstdlib>
 #include <vector>
 
+#include "kernels/device.h"
+
 namespace oscar::bench {
 
 inline void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(2);
+}
+
+inline void must(Status s) {
+  if (s.ok()) return;
+  std::fprintf(stderr, "%s\n", s.what);
+  std::exit(2);
+}
+
+// Memory of its own on the device; who benchmarks one thing after the other may leak it.
+template <class T>
+T* on_device(const std::vector<T>& host) {
+  void* memory;
+  must(cuda::allocate(host.size() * sizeof(T) + 16, &memory));
+  must(cuda::upload(memory, host.data(), host.size() * sizeof(T), nullptr));
+  return static_cast<T*>(memory);
 }
 
 struct Timing {

@@ -6,18 +6,14 @@
 #include <cmath>
 
 #include "tests/cuda/coded_cache.h"
-#include "tests/cuda/device_memory.h"
+#include "tests/cuda/decode_on_device.h"
 
 namespace oscar::cuda {
 namespace {
 
 constexpr double kBound = 3e-4;
 
-struct Result {
-  std::vector<float> o, lse;
-};
-
-Result run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false) {
+Decoded run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, bool fixed = false) {
   const DeviceArray<uint16_t> q(c.q), exact_k(c.exact_k), exact_v(c.exact_v);
   const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
   const DeviceArray<uint8_t> pages(c.pages), k_codes(c.k_codes), v_codes(c.v_codes), k_sz(c.k_scale_zero),
@@ -36,41 +32,11 @@ Result run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, bool 
   if (in.sink_logits) in.sink_logits = sinks.get();
   if (in.k_mean) in.k_mean = k_mean.get();
   if (in.v_mean) in.v_mean = v_mean.get();
-  const DecodePlan limits = decode_plan_limits(c.format, static_cast<int>(c.end.size()), device);
-  std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
-  DecodePlan plan;
-  require(plan_decode(c.format, c.batch(), device, fixed, memory.data(), limits.bytes, &plan));
-  EXPECT_LE(plan.workspace, limits.workspace);
-  const DeviceArray<uint8_t> plan_memory(memory),
-      workspace(std::vector<uint8_t>(static_cast<size_t>(plan.workspace), 0xff));
-  const size_t queries = static_cast<size_t>(c.queries());
-  const DeviceArray<float> o(std::vector<float>(queries * c.format.dim, NAN)),
-      lse(std::vector<float>(queries, NAN));
-  require(decode(c.format, in, plan, plan_memory.get(), workspace.get(), {o.get(), FloatType::f32, lse.get()},
-                 false, nullptr));
-  require(synchronize(nullptr));
-  return {o.host(), lse.host()};
+  return decode_on_device(c.format, c.batch(), in, device, {fixed});
 }
 
-// Relative L2 error of the output; lse within what 16-bit queries leave.
 double error_of(const CodedCache& c, const DecodeInputs& in, const DeviceInfo& device, bool fixed = false) {
-  std::vector<double> o(static_cast<size_t>(c.queries()) * c.format.dim),
-      lse(static_cast<size_t>(c.queries()));
-  require(decode_reference(c.format, c.batch(), in, o.data(), lse.data()));
-  const Result got = run(c, in, device, fixed);
-  double difference = 0, power = 0;
-  for (size_t i = 0; i < o.size(); ++i) {
-    difference += (got.o[i] - o[i]) * (got.o[i] - o[i]);
-    power += o[i] * o[i];
-  }
-  for (size_t i = 0; i < lse.size(); ++i) {
-    if (std::isinf(lse[i])) {
-      EXPECT_EQ(got.lse[i], lse[i]);
-    } else {
-      EXPECT_NEAR(got.lse[i], lse[i], 2e-3) << "query " << i;
-    }
-  }
-  return std::sqrt(difference / power);
+  return error_against_reference(run(c, in, device, fixed), c.format, c.batch(), in);
 }
 
 CodedCache ragged(const CacheFormat& format, uint32_t seed, bool extras = false, int exact = 0) {
@@ -161,7 +127,7 @@ TEST(Decode, WindowsSinksMeansAndRanges) {
 TEST(Decode, SameBytesEveryTime) {
   OSCAR_NEEDS_DEVICE(device);
   const CodedCache c = ragged({CacheLayout::native, 128, 8, 4}, 3, false, 40);
-  const Result a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
+  const Decoded a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
   EXPECT_EQ(a.o, b.o);
   EXPECT_EQ(a.lse, b.lse);
 }

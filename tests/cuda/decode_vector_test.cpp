@@ -3,9 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/decode.h"
-#include "kernels/decode_plan.h"
-#include "tests/cuda/device_memory.h"
+#include "tests/cuda/decode_on_device.h"
 #include "tests/cuda/vector_cache.h"
 
 namespace oscar::cuda {
@@ -14,17 +12,8 @@ namespace {
 constexpr double kBound = 3e-4;
 using enum CodeKind;
 
-struct Result {
-  std::vector<float> o, lse;
-};
-
-struct How {
-  bool fixed = false, overlap = false;
-  int blocks = 0;  // 0: what the plan chooses
-};
-
-Result run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, const How& how = {}) {
-  const size_t queries = static_cast<size_t>(c.queries()), channels = queries * c.format.dim;
+Decoded run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, const How& how = {}) {
+  const size_t channels = static_cast<size_t>(c.queries()) * c.format.dim;
   const bool floats = in.q_type == FloatType::f32;
   const auto* q_begin = static_cast<const uint8_t*>(in.q);
   const DeviceArray<uint8_t> q(std::vector<uint8_t>(q_begin, q_begin + channels * (floats ? 4 : 2)));
@@ -45,45 +34,11 @@ Result run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, cons
   if (in.sink_logits) in.sink_logits = sinks.get();
   if (in.k_mean) in.k_mean = k_mean.get();
   if (in.v_mean) in.v_mean = v_mean.get();
-  const DecodePlan limits = decode_plan_limits(c.format, static_cast<int>(c.end.size()), device);
-  std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
-  DecodePlan plan;
-  if (how.blocks > 0) {
-    require(plan_with(plan_costs(c.format), c.format, c.batch(), device.multiprocessors, how.blocks, false,
-                      memory.data(), limits.bytes, &plan));
-  } else {
-    require(plan_decode(c.format, c.batch(), device, how.fixed, memory.data(), limits.bytes, &plan));
-  }
-  const DeviceArray<uint8_t> plan_memory(memory),
-      workspace(std::vector<uint8_t>(static_cast<size_t>(plan.workspace), 0xff));
-  const DeviceArray<float> o(std::vector<float>(channels, NAN)), lse(std::vector<float>(queries, NAN));
-  const DecodeOutputs out{o.get(), FloatType::f32, lse.get()};
-  for (int i = 0; i < (how.overlap ? 3 : 1); ++i) {
-    require(decode(c.format, in, plan, plan_memory.get(), workspace.get(), out, how.overlap, nullptr));
-  }
-  require(synchronize(nullptr));
-  return {o.host(), lse.host()};
+  return decode_on_device(c.format, c.batch(), in, device, how);
 }
 
-// Relative L2 error of the output; lse within what 16-bit queries leave.
 double error_of(const VectorCache& c, const DecodeInputs& in, const DeviceInfo& device, const How& how = {}) {
-  std::vector<double> o(static_cast<size_t>(c.queries()) * c.format.dim),
-      lse(static_cast<size_t>(c.queries()));
-  require(decode_reference(c.format, c.batch(), in, o.data(), lse.data()));
-  const Result got = run(c, in, device, how);
-  double difference = 0, power = 0;
-  for (size_t i = 0; i < o.size(); ++i) {
-    difference += (got.o[i] - o[i]) * (got.o[i] - o[i]);
-    power += o[i] * o[i];
-  }
-  for (size_t i = 0; i < lse.size(); ++i) {
-    if (std::isinf(lse[i])) {
-      EXPECT_EQ(got.lse[i], lse[i]);
-    } else {
-      EXPECT_NEAR(got.lse[i], lse[i], 2e-3) << "query " << i;
-    }
-  }
-  return std::sqrt(difference / power);
+  return error_against_reference(run(c, in, device, how), c.format, c.batch(), in);
 }
 
 struct Worst {
@@ -223,7 +178,7 @@ TEST(DecodeVector, SameBytesEveryTime) {
                               .sequence(0, 3000, 40)
                               .sequence(5, 64)
                               .make(false);
-    const Result a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
+    const Decoded a = run(c, c.inputs(), device), b = run(c, c.inputs(), device);
     EXPECT_EQ(a.o, b.o);
     EXPECT_EQ(a.lse, b.lse);
   }
