@@ -435,7 +435,7 @@ TEST(Merge, RefusesEveryForeignFieldByName) {
       {"layer 2: scale", [](auto& h) { h.layers[0].scale = 1; }},
       {"layer 2: sliding_window", [](auto& h) { h.layers[0].sliding_window = 16; }},
       {"layer 2: logit_cap is '0' in the first, '30'", [](auto& h) { h.layers[0].logit_cap = 30; }},
-      {"layer 2: sink_logits", [](auto& h) { h.layers[0].sink_logits.assign(h.layers[0].q_heads, 1.0f); }}},
+      {"layer 2: sink_logits", [](auto& h) { h.layers[0].sink_logits.assign(h.layers[0].q_heads, 1.0f); }},
       {"text_digest", [](auto& h) { h.provenance.text_digest = "other"; }},
       {"command", [](auto& h) { h.provenance.command = "--seq-len 61"; }},
       {"shard_plan", [](auto& h) { h.shard_plan = "other"; }}};
