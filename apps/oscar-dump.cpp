@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "formats/sha256.h"
 #include "libdump/calibration_text.h"
+#include "libdump/chat_format.h"
 #include "libdump/dump.h"
 
 namespace {
@@ -16,12 +17,14 @@ using namespace oscar;
 struct Arguments {
   cli::Common common;
   std::string model, output, dtype = "float32", packing = "packed", bos = "auto", score_queries = "1";
+  std::string chat_format;  // "": recognised
   std::vector<std::filesystem::path> text, probe;
   CorpusOptions corpus;
   SequenceOptions sequences;
   DumpOptions dump;
   cli::ShardArguments workers;
-  bool no_scores = false, no_proxy = false, plan_only = false, json = false, list_models = false;
+  bool no_scores = false, no_proxy = false, plan_only = false, json = false, list_models = false,
+       list_chat_formats = false;
 };
 
 const std::map<std::string, BosPolicy> kBos{
@@ -36,9 +39,17 @@ void add_options(CLI::App& app, Arguments& a) {
       ->group("Input");
   app.add_option("--probe", a.probe, "Held-out text, same kinds; verification and clip search use it")
       ->group("Input");
-  app.add_option("--field", a.corpus.fields, "Fields of a .jsonl line that hold its text, first found first")
+  app.add_option(
+         "--field", a.corpus.fields,
+         "Fields of a .jsonl line that hold its text, or its conversation as a list of messages; the first "
+         "found is taken")
       ->delimiter(',')
       ->capture_default_str()
+      ->group("Input");
+  app.add_option("--chat-format", a.chat_format,
+                 "How conversations become text (--list-chat-formats); default: as the chat template of the "
+                 "checkpoint, when it is of a known format")
+      ->type_name("NAME")
       ->group("Input");
   app.add_option("-o,--output", a.output, "The statistics file to write (HDF5)")->group("Output");
   app.add_option("--save-qkv", a.dump.save_qkv,
@@ -48,6 +59,8 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_flag("--plan", a.plan_only, "Print what the run would write and hold, then stop")->group("Output");
 
   app.add_flag("--list-models", a.list_models, "Print the families of models and stop")->group("Tables");
+  app.add_flag("--list-chat-formats", a.list_chat_formats, "Print the chat formats and stop")
+      ->group("Tables");
 
   app.add_option("--seq-len", a.sequences.length, "Tokens of a sequence")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24))
@@ -138,7 +151,7 @@ int64_t peak_memory() {
 }
 
 nlohmann::ordered_json summary(const std::string& output, const DumpOptions& options, const DumpPlan& plan,
-                               const DumpResult& result, double seconds) {
+                               const CalibrationText& input, const DumpResult& result, double seconds) {
   nlohmann::ordered_json j;
   j["schema"] = "oscar-dump/1";
   j["output"] = output;
@@ -159,6 +172,8 @@ nlohmann::ordered_json summary(const std::string& output, const DumpOptions& opt
   j["model_digest"] = result.header.provenance.model_digest;
   j["text_digest"] = result.header.provenance.text_digest;
   j["bos_policy"] = result.header.provenance.bos_policy;
+  if (input.conversations)
+    j["conversations"] = {{"count", input.conversations}, {"format", input.chat_format}};
   if (result.perplexity) j["perplexity"] = *result.perplexity;
   j["seconds"] = seconds;
   return j;
@@ -184,13 +199,19 @@ void print_families() {
                family.architecture.empty() ? "-" : family.architecture, family.summary);
 }
 
+void print_chat_formats() {
+  fmt::print("{:<15} {:<52} {}\n", "format", "", "special tokens");
+  for (const auto& format : chat_formats())
+    fmt::print("{:<15} {:<52} {}\n", format.name, format.summary, fmt::join(format.tokens, " "));
+}
+
 int run(Arguments& a) {
-  if (a.list_models) {
-    print_families();
-    return 0;
-  }
+  if (a.list_models) print_families();
+  if (a.list_chat_formats) print_chat_formats();
+  if (a.list_models || a.list_chat_formats) return 0;
   if (a.model.empty()) throw invalid("--model is required");
   if (a.text.empty()) throw invalid("--text is required");
+  if (!a.chat_format.empty()) find_chat_format(a.chat_format);
   a.dump.precision = a.dtype == "float32" ? Precision::Float32 : Precision::BFloat16;
   a.dump.scores = !a.no_scores;
   a.dump.proxy = !a.no_proxy;
@@ -209,7 +230,7 @@ int run(Arguments& a) {
   const auto model = open_model(a.model, a.dump.precision);
   const CalibrationText input =
       read_calibration_text(*model, a.text, a.probe, a.corpus, a.sequences,
-                            a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)));
+                            a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)), a.chat_format);
   const SequenceSet& sequences = input.sequences;
 
   const DumpPlan plan = oscar::plan(*model, sequences, a.dump);
@@ -228,6 +249,12 @@ int run(Arguments& a) {
                   plan.proxy ? ", k and v for sst-proxy " + cli::human_bytes(double(plan.proxy)) : "",
                   a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)),
                   plan.memory.text()));
+  if (input.conversations)
+    cli::note(
+        a.common.quiet,
+        fmt::format(
+            "conversations: {}, in the chat format {} ({})", input.conversations, input.chat_format,
+            a.chat_format.empty() ? "recognised from the checkpoint's chat template" : "--chat-format"));
   for (const auto& text : model->config().notes) cli::note(a.common.quiet, "note: " + text);
   if (sequences.repeated > 0) {
     cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text "
@@ -236,7 +263,8 @@ int run(Arguments& a) {
   }
   if (a.plan_only) return 0;
 
-  const Provenance provenance = describe(*model, input.tokenizer.get(), input.bos_policy, sequences, a.dump);
+  const Provenance provenance =
+      describe(*model, input.tokenizer.get(), input.bos_policy, sequences, a.dump, input.chat_format);
   const auto begin = std::chrono::steady_clock::now();
   DumpResult result;
   {
@@ -260,7 +288,7 @@ int run(Arguments& a) {
           cli::human_bytes(double(peak_memory())), output,
           cli::human_bytes(double(std::filesystem::file_size(output))),
           worker.shard.whole() ? "" : "when all workers are done, ", all_shards(a.output, worker.shard)));
-  if (a.json) cli::print_json(summary(output, a.dump, plan, result, seconds));
+  if (a.json) cli::print_json(summary(output, a.dump, plan, input, result, seconds));
   return 0;
 }
 

@@ -33,7 +33,8 @@ static VerifyReport calibrate(const fs::path& model_file, const fs::path& text_f
   const CalibrationText text = read_calibration_text(*model, {text_file}, {}, {}, cut, std::nullopt);
 
   // 4 forward, 5 statistics, 6 HDF5
-  const Provenance provenance = describe(*model, text.tokenizer.get(), text.bos_policy, text.sequences, run);
+  const Provenance provenance =
+      describe(*model, text.tokenizer.get(), text.bos_policy, text.sequences, run, text.chat_format);
   dump(*model, text.sequences, provenance, run, out / "stats.h5", {});
 
   // 7 fit, 8 files

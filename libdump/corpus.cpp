@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 using Documents = std::vector<Document>;
-using Content = std::variant<std::string, std::vector<int32_t>>;
+using Content = std::variant<std::string, std::vector<int32_t>, Conversation>;
 
 void add(Documents& documents, Content content, std::string source) {
   Document document;
@@ -61,21 +61,48 @@ void read_plain(const std::filesystem::path& path, const std::string& name, cons
   }
 }
 
-std::string text_of_line(std::string_view line, const std::string& source, const CorpusOptions& options) {
+bool says_nothing(const nlohmann::json& value) {
+  return value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
+         (value.is_structured() && value.empty());
+}
+
+Conversation conversation_of(const nlohmann::json& messages, const nlohmann::json& line,
+                             const std::string& source) {
+  constexpr auto instead = "no chat format renders it: write the rendered conversation into 'text'";
+  if (messages.empty()) throw invalid("{}: the conversation has no messages", source);
+  if (const auto tools = line.find("tools"); tools != line.end() && !says_nothing(*tools))
+    throw invalid("{}: field 'tools': {}", source, instead);
+  Conversation conversation;
+  for (const auto& message : messages) {
+    const std::string where = fmt::format("{}: message {}", source, conversation.size() + 1);
+    if (!message.is_object())
+      throw invalid("{}: expected {{\"role\": …, \"content\": …}}, found {}", where, message.type_name());
+    for (const auto& [key, value] : message.items())
+      if (key != "role" && key != "content" && !says_nothing(value))
+        throw invalid("{}: '{}': {}", where, key, instead);
+    for (const char* key : {"role", "content"}) {
+      const auto found = message.find(key);
+      if (found == message.end() || !found->is_string())
+        throw invalid("{}: '{}': expected a string, found {}", where, key,
+                      found == message.end() ? "none" : found->type_name());
+    }
+    conversation.push_back({message["role"], message["content"]});
+  }
+  return conversation;
+}
+
+Content content_of_line(std::string_view line, const std::string& source, const CorpusOptions& options) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) throw invalid("{}: not JSON: expected one object a line", source);
   if (!json.is_object()) throw invalid("{}: expected a JSON object, found {}", source, json.type_name());
   for (const auto& field : options.fields) {
     const auto found = json.find(field);
     if (found == json.end()) continue;
+    if (found->is_array()) return conversation_of(*found, json, source);
     if (!found->is_string())
-      throw invalid("{}: field '{}': expected a string, found {}", source, field, found->type_name());
+      throw invalid("{}: field '{}': expected a string or a list of messages, found {}", source, field,
+                    found->type_name());
     return found->get<std::string>();
-  }
-  if (json.contains("messages")) {
-    throw invalid(
-        "{}: 'messages' need the chat format of the model, which is not supported: write the text into '{}'",
-        source, options.fields.empty() ? "text" : options.fields.front());
   }
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
@@ -93,8 +120,9 @@ void read_jsonl(const std::filesystem::path& path, const std::string& name, cons
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     std::string source = fmt::format("{}: line {}", name, number);
-    std::string text = text_of_line(line, source, options);
-    if (!text.empty()) add(documents, std::move(text), std::move(source));
+    Content content = content_of_line(line, source, options);
+    if (!std::visit([](const auto& c) { return c.empty(); }, content))
+      add(documents, std::move(content), std::move(source));
   }
 }
 

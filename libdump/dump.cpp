@@ -86,7 +86,8 @@ double perplexity(const Model& model, const std::vector<at::Tensor>& hidden,
 }  // namespace
 
 Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy,
-                    const SequenceSet& sequences, const DumpOptions& options) {
+                    const SequenceSet& sequences, const DumpOptions& options,
+                    const std::string& chat_format) {
   const ModelConfig& config = model.config();
   Provenance p;
   p.tool_version = OSCAR_VERSION;
@@ -103,6 +104,7 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}{}",
                           options.windows.sink, options.windows.recent, options.scores, options.score_queries,
                           options.rows, options.seed, options.proxy ? "" : " proxy=false");
+  if (!chat_format.empty()) p.command += " chat-format=" + chat_format;
   p.layers_total = config.layers;
   p.tokens = share_of(sequences, options.shard).tokens();
   p.shard = options.shard.text();

@@ -30,9 +30,10 @@ struct DumpOptions {
 
 // Who made this run, of what: everything that a statistics file says about its origin but the windows.
 // `tokens` and `shard` are of options.shard, the rest of the whole run. `tokenizer` is nullptr when the
-// corpus is token ids. Reads the whole checkpoint for its digest.
+// corpus is token ids, `chat_format` "" when it has no conversations. Reads the whole checkpoint for its digest.
 Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::string& bos_policy,
-                    const SequenceSet& sequences, const DumpOptions& options);
+                    const SequenceSet& sequences, const DumpOptions& options,
+                    const std::string& chat_format = "");
 
 struct DumpProgress {
   int layer, layers;                  // this one, of how many

@@ -44,6 +44,7 @@ struct Stream {
 void append(Stream& stream, const Document& document, size_t number, const Encode& encode,
             const SequenceOptions& o) {
   const auto* text = std::get_if<std::string>(&document);
+  const bool takes_bos = text || document.was_conversation;
   const Sequence ids = text ? encode(*text) : std::get<Sequence>(document);
   const auto outside = std::find_if(
       ids.begin(), ids.end(), [&](int32_t id) { return id < 0 || (o.vocabulary > 0 && id >= o.vocabulary); });
@@ -53,9 +54,9 @@ void append(Stream& stream, const Document& document, size_t number, const Encod
                   outside - ids.begin(), *outside, o.vocabulary);
   }
   if (ids.empty()) return;
-  if (text && o.bos_policy == BosPolicy::PerDocument && ids.front() != o.bos) stream.ids.push_back(o.bos);
+  if (takes_bos && o.bos_policy == BosPolicy::PerDocument && ids.front() != o.bos) stream.ids.push_back(o.bos);
   stream.ids.insert(stream.ids.end(), ids.begin(), ids.end());
-  stream.parts.push_back({stream.ids.size(), text != nullptr});
+  stream.parts.push_back({stream.ids.size(), takes_bos});
 }
 
 // Every token once, in order: full sequences, then what is left over.

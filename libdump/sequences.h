@@ -42,7 +42,7 @@ struct SequenceSet {
 
 // What is left over when packed documents are cut (less than `length` tokens, at the end) becomes a last, shorter calibration
 // sequence only if it has min_length tokens and the budget cannot be met without it; text that gives no full sequence is Wanting.
-// Probes are the last N full sequences (packed), or the last N of any length (documents).
+// Conversations are ids by now (ChatEncoder). Probes are the last N full sequences (packed), or the last N of any length (documents).
 //
 //   std::invalid_argument  options that contradict each other; an id outside the vocabulary (with document and position);
 //                          a probe that is, token for token, also a calibration sequence

@@ -201,13 +201,40 @@ TEST_F(Corpus, RefusesALineThatIsNoObject) {
   refuses("a.jsonl", "[\"a\"]", {"line 1", "array"});
 }
 TEST_F(Corpus, RefusesAMissingField) {
-  refuses("a.jsonl", "{\"body\": \"a\"}", {"line 1", "text, prompt", "body"});
+  refuses("a.jsonl", "{\"body\": \"a\"}", {"line 1", "text, messages, prompt", "body"});
 }
 TEST_F(Corpus, RefusesAFieldThatIsNoString) {
   refuses("a.jsonl", "{\"text\": 3}", {"line 1", "'text'", "number"});
 }
-TEST_F(Corpus, RefusesMessages) {
-  refuses("a.jsonl", R"({"messages": []})", {"line 1", "messages", "chat format"});
+TEST_F(Corpus, AListOfMessagesIsAConversation) {
+  const auto documents = read(
+      "a.jsonl", R"({"prompt": "not this", "messages": [{"role": "user", "content": " a\r\n"}, )"
+                 R"({"content": "", "role": "assistant", "tool_calls": null, "name": ""}], "tools": []})");
+  ASSERT_EQ(documents.size(), 1u);
+  const auto& messages = std::get<Conversation>(documents[0]);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].role, "user");
+  EXPECT_EQ(messages[0].content, " a\r\n");
+  EXPECT_EQ(messages[1].role, "assistant");
+  EXPECT_EQ(messages[1].content, "");
+  EXPECT_EQ(documents[0].source, (folder_ / "a.jsonl").string() + ": line 1");
+}
+TEST_F(Corpus, AConversationMayHaveAnotherField) {
+  const auto line = R"({"text": "a", "talk": [{"role": "user", "content": "b"}]})";
+  EXPECT_EQ(std::get<Conversation>(read("a.jsonl", line, {.fields = {"talk"}})[0])[0].content, "b");
+}
+TEST_F(Corpus, RefusesConversationsThatItWouldReadInPart) {
+  refuses("a.jsonl", R"({"messages": []})", {"line 1", "no messages"});
+  refuses("a.jsonl", R"({"messages": ["hello"]})", {"line 1", "message 1", "role", "string"});
+  refuses("a.jsonl", R"({"messages": [{"content": "a"}]})", {"message 1", "'role'", "none"});
+  refuses("a.jsonl", R"({"messages": [{"role": "user", "content": null}]})",
+          {"message 1", "'content'", "null"});
+  refuses("a.jsonl", R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
+          {"'content'", "array"});
+  refuses("a.jsonl", R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]})",
+          {"message 1", "tool_calls", "rendered"});
+  refuses("a.jsonl", R"({"messages": [{"role": "user", "content": ""}], "tools": [{}]})",
+          {"line 1", "tools"});
 }
 TEST_F(Corpus, RefusesJsonLinesWithoutText) {
   refuses("a.jsonl", "\n{\"text\": \"\"}\n", {"no text"});
