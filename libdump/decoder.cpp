@@ -52,10 +52,11 @@ Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, Deco
   std::vector<int64_t> sizes;
   for (const auto& ids : sequences_)
     sizes.push_back(static_cast<int64_t>(ids.size()) * model.config().hidden);
-  states_ = std::make_unique<Spill>(sizes, options_.spill);
+  states_ = std::make_shared<Spill>(sizes, options_.spill);
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const at::Tensor embedded = model.embed(sequences_[i]);
-    hidden_.push_back(at::from_blob(states_->piece(i), embedded.sizes(), at::kFloat));
+    hidden_.push_back(at::from_blob(
+        states_->piece(i), embedded.sizes(), [kept = states_](void*) {}, at::kFloat));
     hidden_[i].copy_(embedded);
     states_->put_away(i);
   }

@@ -55,7 +55,7 @@ class Decoder {
   const Model& model_;
   DecoderOptions options_;
   std::vector<std::vector<int32_t>> sequences_;
-  std::unique_ptr<Spill> states_;   // what hidden_ looks at
+  std::shared_ptr<Spill> states_;   // what hidden_ looks at, and keeps
   std::vector<at::Tensor> hidden_;  // (T, hidden) of each sequence
   int layer_ = 0;
   std::unique_ptr<DecoderLayer> current_;
