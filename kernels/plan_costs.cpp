@@ -4,6 +4,7 @@
 #include "kernels/int2_launch.h"
 
 namespace oscar {
+
 PlanCosts plan_costs(const CacheFormat& f) {
   if (f.k.kind != CodeKind::int2 || f.v.kind != CodeKind::int2) return vector_plan_costs(f);
   PlanCosts costs;
@@ -15,8 +16,8 @@ PlanCosts plan_costs(const CacheFormat& f) {
   const double row = native ? page_bytes(f) / (64.0 * f.kv_heads)
                             : f.dim / 2.0 + 4 * f.k.groups * (f.scale_zero == FloatType::f32 ? 4 : 2);
   costs.round_bytes = row * 64 * costs.warps * costs.run;
-  costs.exact_round =
-      4 * f.dim / row * 16 / 64 * 1.5;  // a tile of 16 tokens; half as much again for its latency
+  // A tile of 16 tokens, half as much again for its latency.
+  costs.exact_round = 4 * f.dim / row * 16 / 64 * 1.5;
   costs.round_latency = native ? 1.15 : 2.4;
   costs.segment = 2;
   costs.blocks_per_sm = launch.resident > launch.passes ? launch.resident / launch.passes : 1;
