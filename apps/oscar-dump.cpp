@@ -193,9 +193,9 @@ std::string all_shards(const std::string& output, const Shard& shard) {
 }
 
 void print_families() {
-  fmt::print("{:<12} {:<14} {:<12} {}\n", "family", "model_type", "GGUF", "");
+  fmt::print("{:<12} {:<17} {:<12} {}\n", "family", "model_type", "GGUF", "");
   for (const auto& family : family_table())
-    fmt::print("{:<12} {:<14} {:<12} {}\n", family.name, family.model_type,
+    fmt::print("{:<12} {:<17} {:<12} {}\n", family.name, family.model_type,
                family.architecture.empty() ? "-" : family.architecture, family.summary);
 }
 
