@@ -37,7 +37,7 @@ Status decode(const CacheFormat& format, const DecodeInputs& inputs, const Decod
   if (Status s = check_format(format); !s.ok()) return s;
   if (Status s = check_inputs(format, inputs, outputs); !s.ok()) return s;
   if (plan.heads == 0) return {};
-  static const int major = [] {
+  const int major = [] {
     int device = 0, value = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device);

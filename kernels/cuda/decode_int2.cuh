@@ -185,7 +185,7 @@ cudaError_t launch_native(const DecodeLaunch& d, int passes) {
   constexpr int kShared =
       kWarps * (kStages * NativePage<Shape>::kBytes + Shape::kWeightBytes + 16 * Shape::NT * (Shape::D + 2));
   auto* kernel = decode_int2_native<Shape, kWarps, kStages, kResident>;
-  static const cudaError_t prepared =
+  const cudaError_t prepared =  // every time: the attribute is of the current device
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (prepared != cudaSuccess) return prepared;
   const DecodeInputs& in = d.inputs;

@@ -161,7 +161,7 @@ template <class Shape, class Meta, int kRun, int kResident>
 cudaError_t launch_sglang(const DecodeLaunch& d, int passes) {
   constexpr int kShared = 8 * (2 * SglangTile<Shape, Meta, kRun>::kHeadBytes + Shape::kWeightBytes);
   auto* kernel = decode_int2_sglang<Shape, Meta, kRun, 2, kResident>;
-  static const cudaError_t prepared =
+  const cudaError_t prepared =  // every time: the attribute is of the current device
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (prepared != cudaSuccess) return prepared;
   const SglangArguments args{d.inputs,

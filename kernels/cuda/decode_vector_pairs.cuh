@@ -44,7 +44,7 @@ cudaError_t launch_pair(const DecodeLaunch& d, const VectorArguments& arguments,
   using Values = typename ChooseValues<kDim, kValues, kValueNorm, kTables + Keys::kTableBytes>::type;
   auto* kernel = decode_vector<Keys, Values, kDim>;
   const int shared = VectorMemory<Keys, Values, kDim>::kEnd - memory_begin;
-  static const cudaError_t prepared =
+  const cudaError_t prepared =  // every time: the attribute is of the current device
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (prepared != cudaSuccess) return prepared;
   return launch_kernel(kernel, d.plan.blocks, kBlockThreads, shared, d.overlap, d.stream, arguments);
