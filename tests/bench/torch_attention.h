@@ -1,4 +1,4 @@
-// One query token's attention over exact rows, by LibTorch; a stub that is not present in builds without it.
+// One query token's attention over exact rows, by LibTorch; present() is false in builds without it.
 // stacked: the query heads of a KV head are given as rows of one head, not as heads that share it.
 #pragma once
 #include <memory>
