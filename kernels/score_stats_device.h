@@ -22,6 +22,13 @@ struct ScoreStatsBatch {
   const int32_t* queries = nullptr;  // sorted positions of the queries to count, (n_queries); nullptr: all T
   int64_t n_queries = 0;
   float logit_cap = 0;  // 0: none
+
+  const void* v = nullptr;  // v[t * v_stride + h * dim_v + i], of `type`; nullptr: no x and no a
+  int64_t v_stride = 0;
+  const void* o = nullptr;  // o[t * o_stride + (h * group + j) * dim_v + i], of `type`
+  int64_t o_stride = 0;
+  const float* metric = nullptr;  // (kv_heads * group, dim_v, dim_v) symmetric positive semidefinite
+  int dim_v = 0;                  // a multiple of 8 up to 256
 };
 
 struct ScoreStatsOutputs {     // N = n_queries, or T
@@ -30,6 +37,8 @@ struct ScoreStatsOutputs {     // N = n_queries, or T
   float* entropy = nullptr;    // (kv_heads * group, N) nats
   double* u = nullptr;         // (kv_heads, T), added to
   double* w = nullptr;         // (kv_heads, T), added to
+  float* a = nullptr;          // (kv_heads * group, N); with values only, as x
+  double* x = nullptr;         // (kv_heads, T), added to
 };
 
 // Bytes of scratch: 8 kv_heads group N T / 512 for partial row sums and little else.

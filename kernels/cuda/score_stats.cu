@@ -86,6 +86,7 @@ Status check(const ScoreStatsBatch& in, const ScoreStatsOutputs& out, void* work
   if (in.q_stride % 8 != 0 || in.k_stride % 8 != 0) return {"cuda::score_stats: strides are multiples of 8"};
   if (!in.q || !in.k || !in.lse || !workspace)
     return {"cuda::score_stats: q, k, lse and a workspace must be given"};
+  if (in.v) return {"cuda::score_stats: values are not summed on a GPU yet"};
   if (!out.mass || !out.sink_mass || !out.entropy || !out.u || !out.w)
     return {"cuda::score_stats: every output must be given"};
   return {};
