@@ -9,6 +9,7 @@
 #include "libdump/calibration_text.h"
 #include "libdump/chat_format.h"
 #include "libdump/dump.h"
+#include "libdump/torch_device.h"
 
 namespace {
 
@@ -16,7 +17,7 @@ using namespace oscar;
 
 struct Arguments {
   cli::Common common;
-  std::string model, output, dtype = "float32", packing = "packed", bos = "auto", score_queries = "1";
+  std::string model, output, device = "cpu", dtype, packing = "packed", bos = "auto", score_queries = "1";
   std::string chat_format;  // "": recognised
   std::vector<std::filesystem::path> text, probe;
   CorpusOptions corpus;
@@ -110,9 +111,11 @@ void add_options(CLI::App& app, Arguments& a) {
                "Also run the lm_head and report the perplexity of the probes")
       ->group("Statistics");
 
-  app.add_option("--dtype", a.dtype, "Precision of the forward")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
+  app.add_option("--device", a.device, "Where the model runs: cpu, cuda or cuda:N")
       ->capture_default_str()
+      ->group("Run");
+  app.add_option("--dtype", a.dtype, "Precision of the forward; default: float32, on a GPU bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->group("Run");
   app.add_option("--memory", a.dump.memory,
                  "Bound on the memory of the process, such as 8G: the run is planned to fit, or refused with "
@@ -165,10 +168,16 @@ nlohmann::ordered_json summary(const std::string& output, const DumpOptions& opt
                 {"probes", plan.probes},
                 {"proxy_rows", plan.proxy},
                 {"raw_dump", plan.raw}};
-  j["memory"] = {{"limit", plan.memory.limit},     {"layer", plan.memory.layer},
-                 {"block", plan.memory.block},     {"overlap", plan.memory.overlap},
-                 {"spilled", plan.memory.spilled}, {"peak", plan.memory.peak},
-                 {"measured", peak_memory()}};
+  j["device"] = result.header.provenance.device;
+  if (plan.device)
+    j["memory"] = {{"device_peak", plan.device->peak()},
+                   {"device_free", plan.device->free},
+                   {"measured", peak_memory()}};
+  else
+    j["memory"] = {{"limit", plan.memory.limit},     {"layer", plan.memory.layer},
+                   {"block", plan.memory.block},     {"overlap", plan.memory.overlap},
+                   {"spilled", plan.memory.spilled}, {"peak", plan.memory.peak},
+                   {"measured", peak_memory()}};
   j["model_digest"] = result.header.provenance.model_digest;
   j["text_digest"] = result.header.provenance.text_digest;
   j["bos_policy"] = result.header.provenance.bos_policy;
@@ -212,7 +221,9 @@ int run(Arguments& a) {
   if (a.model.empty()) throw invalid("--model is required");
   if (a.text.empty()) throw invalid("--text is required");
   if (!a.chat_format.empty()) find_chat_format(a.chat_format);
-  a.dump.precision = a.dtype == "float32" ? Precision::Float32 : Precision::BFloat16;
+  const at::Device device = torch_device(a.device);
+  if (a.dtype.empty()) a.dtype = device.is_cpu() ? "float32" : "bfloat16";
+  a.dump.precision = precision_of(a.dtype);
   a.dump.scores = !a.no_scores;
   a.dump.proxy = !a.no_proxy;
   a.dump.score_queries = parse_share(a.score_queries);
@@ -227,7 +238,7 @@ int run(Arguments& a) {
   a.dump.shard = worker.shard;
   const std::string output = a.output.empty() ? "" : shard_path(a.output, worker.shard).string();
 
-  const auto model = open_model(a.model, a.dump.precision);
+  const auto model = open_model(a.model, a.dump.precision, device);
   const CalibrationText input =
       read_calibration_text(*model, a.text, a.probe, a.corpus, a.sequences,
                             a.bos == "auto" ? std::nullopt : std::optional(kBos.at(a.bos)), a.chat_format);
@@ -248,7 +259,7 @@ int run(Arguments& a) {
                   cli::human_bytes(double(plan.rows)), cli::human_bytes(double(plan.probes)),
                   plan.proxy ? ", k and v for sst-proxy " + cli::human_bytes(double(plan.proxy)) : "",
                   a.dump.save_qkv.empty() ? "" : ", raw dump " + cli::human_bytes(double(plan.raw)),
-                  plan.memory.text()));
+                  plan.device ? plan.device->text() : plan.memory.text()));
   if (input.conversations)
     cli::note(
         a.common.quiet,

@@ -11,7 +11,9 @@ struct ComputeDevice {
   std::string name;  // of the report: "CPU avx2", "NVIDIA H200"
 };
 
-// "cpu", "cuda" (device 0) or "cuda:N". std::invalid_argument for other text; std::runtime_error says why a
+// The number of the device in "cuda" (0) or "cuda:N", -1 for "cpu"; std::invalid_argument for other text.
+int cuda_number(const std::string& text);
+// The device of such a text. std::runtime_error says why a
 // device cannot be used: a build without CUDA, no driver, no such device, one too old.
 ComputeDevice compute_device(const std::string& text);
 

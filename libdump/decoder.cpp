@@ -15,6 +15,7 @@
 #include "formats/atomic_write.h"
 #include "formats/error.h"
 #include "formats/npy.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 
@@ -49,6 +50,10 @@ Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, Deco
   for (const auto& ids : sequences_) longest = std::max(longest, static_cast<int64_t>(ids.size()));
   model.reserve_positions(longest);
   const c10::InferenceMode guard;
+  if (!model.device().is_cpu()) {
+    for (const auto& ids : sequences_) hidden_.push_back(model.embed(ids));
+    return;
+  }
   std::vector<int64_t> sizes;
   for (const auto& ids : sequences_)
     sizes.push_back(static_cast<int64_t>(ids.size()) * model.config().hidden);
@@ -66,22 +71,29 @@ bool Decoder::done() const {
   return layer_ >= model_.config().layers;
 }
 
+// Complete, and on the device, when it returns.
+std::unique_ptr<DecoderLayer> Decoder::load(int layer) const {
+  const c10::InferenceMode guard;
+  const SideStream stream(model_.device(), SideStream::Work::Loading);
+  at::set_num_threads(options_.threads);
+  return model_.load_layer(layer);
+}
+
 const DecoderLayer& Decoder::weights() {
-  if (!current_) current_ = next_.valid() ? next_.get() : model_.load_layer(layer_);
+  if (!current_) current_ = next_.valid() ? next_.get() : load(layer_);
   return *current_;
 }
 
 void Decoder::run_layer(const Sink& sink, const Attend& attend) {
   const DecoderLayer& layer = weights();
   if (options_.read_ahead && layer_ + 1 < model_.config().layers) {
-    next_ = std::async(std::launch::async, [this, next = layer_ + 1] {
-      const c10::InferenceMode guard;
-      return model_.load_layer(next);
-    });
+    next_ = std::async(std::launch::async, [this, next = layer_ + 1] { return load(next); });
   }
   const auto count = static_cast<int64_t>(sequences_.size());
   const Threading threading = threading_of(options_, std::max(count, options_.sequences_of_run));
-  const int workers = static_cast<int>(std::min<int64_t>(threading.workers, count));
+  // One thread launches for a GPU.
+  const int workers =
+      model_.device().is_cpu() ? static_cast<int>(std::min<int64_t>(threading.workers, count)) : 1;
   at::set_num_threads(threading.inner);
 
   std::atomic<int64_t> next_index{0};
@@ -100,7 +112,7 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
         at::Tensor hidden = hidden_[at];
         layer.forward(hidden, take, replace);
         if (!hidden.is_same(hidden_[at])) hidden_[at].copy_(hidden);
-        states_->put_away(at);
+        if (states_) states_->put_away(at);
       } catch (...) {
         const std::lock_guard lock(failed);
         if (!error) error = std::current_exception();
@@ -115,6 +127,7 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
     for (int i = 0; i < workers; ++i) threads.emplace_back(work);
   }
   if (error) std::rethrow_exception(error);
+  wait_for(model_.device());  // with the weights goes their memory
   ++layer_;
   current_.reset();
 }
@@ -123,9 +136,10 @@ void Decoder::save(const std::filesystem::path& path) const {
   AtomicFile file(path);
   std::ofstream out(file.path(), std::ios::binary);
   for (size_t i = 0; i < hidden_.size(); ++i) {
-    out.write(reinterpret_cast<const char*>(states_->piece(i)),
-              static_cast<std::streamsize>(hidden_[i].numel() * sizeof(float)));
-    states_->put_away(i);
+    const at::Tensor rows = to_cpu(hidden_[i]);
+    out.write(reinterpret_cast<const char*>(rows.const_data_ptr<float>()),
+              static_cast<std::streamsize>(rows.numel() * sizeof(float)));
+    if (states_) states_->put_away(i);
   }
   if (!out.flush())
     throw failure("{}: write failed: {}", path.string(), std::generic_category().message(errno));
@@ -142,8 +156,12 @@ void Decoder::restore(const std::filesystem::path& path, int layer) {
                   path.string(), need, file->bytes().size());
   for (size_t i = 0; i < hidden_.size(); ++i) {
     const auto part = file->bytes().subspan(offset, static_cast<size_t>(hidden_[i].numel()) * sizeof(float));
-    std::memcpy(states_->piece(i), part.data(), part.size());
-    states_->put_away(i);
+    at::Tensor rows = states_ ? hidden_[i] : at::empty(hidden_[i].sizes(), at::kFloat);
+    std::memcpy(rows.mutable_data_ptr<float>(), part.data(), part.size());
+    if (states_)
+      states_->put_away(i);
+    else
+      hidden_[i] = to_device(rows, model_.device());
     file->forget(part);
     offset += part.size();
   }

@@ -1,4 +1,5 @@
-// The layer-by-layer forward over all sequences: load a layer once, run every sequence through it, drop it.
+// The layer-by-layer forward over all sequences: load a layer once, run every sequence through it, drop it. On
+// a GPU hidden states stay there, and a layer's last kernel has ended when run_layer() returns.
 #pragma once
 #include <filesystem>
 #include <functional>
@@ -45,17 +46,19 @@ class Decoder {
   const DecoderLayer&
   weights();  // of the layer that run_layer() will run; read now if they are not there yet
 
-  const std::vector<at::Tensor>& hidden() const { return hidden_; }
+  const std::vector<at::Tensor>& hidden() const { return hidden_; }  // where the model is
   // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of
   // another run.
   void save(const std::filesystem::path& path) const;
   void restore(const std::filesystem::path& path, int layer);
 
  private:
+  std::unique_ptr<DecoderLayer> load(int layer) const;
+
   const Model& model_;
   DecoderOptions options_;
   std::vector<std::vector<int32_t>> sequences_;
-  std::shared_ptr<Spill> states_;   // what hidden_ looks at, and keeps
+  std::shared_ptr<Spill> states_;   // what hidden_ looks at, and keeps; none on a GPU
   std::vector<at::Tensor> hidden_;  // (T, hidden) of each sequence
   int layer_ = 0;
   std::unique_ptr<DecoderLayer> current_;

@@ -13,8 +13,10 @@
 #include "formats/atomic_write.h"
 #include "formats/error.h"
 #include "libcalib/artifacts/raw_dump.h"
+#include "libdump/models/host_rows.h"
 #include "libdump/partial.h"
 #include "libdump/sinks/layer_sink.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 
@@ -37,6 +39,7 @@ std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOp
           {"text_digest", p.text_digest},
           {"probe_digest", digest(probes)},
           {"dtype", name(o.precision)},
+          {"device", p.device},
           {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
           {"scores", o.scores ? "true" : "false"},
           {"sums", sum_names()},
@@ -74,9 +77,10 @@ double perplexity(const Model& model, const std::vector<at::Tensor>& hidden,
     for (int64_t t = 0; t < targets; t += 512) {
       const int64_t n = std::min<int64_t>(512, targets - t);
       const at::Tensor scores = at::log_softmax(model.logits(hidden[s].narrow(0, t, n)), 1);
-      for (int64_t i = 0; i < n; ++i)
-        nats -=
-            scores.const_data_ptr<float>()[i * scores.size(1) + sequences[s][static_cast<size_t>(t + i + 1)]];
+      const std::vector<int64_t> next(sequences[s].begin() + t + 1, sequences[s].begin() + t + 1 + n);
+      const at::Tensor of_next =
+          to_cpu(scores.gather(1, to_device(at::tensor(next), model.device()).unsqueeze(1)));
+      for (int64_t i = 0; i < n; ++i) nats -= of_next.const_data_ptr<float>()[i];
       count += n;
     }
   }
@@ -100,7 +104,7 @@ Provenance describe(const Model& model, const Tokenizer* tokenizer, const std::s
   p.bos_policy = bos_policy;
   p.rope = config.describe_rope();
   p.dtype = name(options.precision);
-  p.device = "cpu";
+  p.device = model.device().is_cpu() ? "cpu" : "cuda";
   p.command = fmt::format("sink={} recent={} scores={} score-queries={} rows={} seed={}{}",
                           options.windows.sink, options.windows.recent, options.scores, options.score_queries,
                           options.rows, options.seed, options.proxy ? "" : " proxy=false");
@@ -117,7 +121,10 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
                 const std::function<void(const DumpProgress&)>& progress) {
   using Clock = std::chrono::steady_clock;
   const ModelConfig& config = model.config();
-  const DType rows_dtype = options.precision == Precision::Float32 ? DType::F32 : DType::BF16;
+  const DType rows_dtype = dtype_of(options.precision);
+  const at::Device device = model.device();
+  if (!device.is_cpu() && options.memory > 0)
+    throw invalid("--memory bounds a run on the CPU; a run on a GPU prints what it holds there (--plan)");
   const std::vector<Dealt> workers = deal(set, options.shard.count);
   const Dealt& own = workers.at(static_cast<size_t>(options.shard.index));
   const SequenceSet share = share_of(set, options.shard);
@@ -138,6 +145,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
     throw invalid("{}: --save-qkv wants a folder that is new or empty", options.save_qkv.string());
   }
 
+  if (!device.is_cpu()) plan_device(model, set, options);
   const MemoryNeeds needs = needs_of(model, set, options);
   const MemoryPlan memory = plan_memory(needs, options.memory);
   const auto of_run = static_cast<int64_t>(set.calibration.size() + set.probes.size());
@@ -147,7 +155,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
                      .block = memory.block < needs.threads ? memory.block : 0,
                      .read_ahead = memory.overlap,
                      .frugal = options.memory > 0};
-  const int inner = threading_of(how, of_run).inner;
+  const int inner = device.is_cpu() ? threading_of(how, of_run).inner : 1;
 
   DumpResult result;
   StatisticsHeader& header = result.header;
@@ -179,7 +187,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
 
   std::optional<RawDumpWriter> raw;
   if (!raw_folder.empty()) {
-    raw.emplace(raw_folder, options.precision == Precision::Float32 ? DType::F32 : DType::BF16);
+    raw.emplace(raw_folder, rows_dtype);
     for (int64_t i = 0; i < calibration; ++i)
       raw->lengths(i + 1, {static_cast<int32_t>(all_lengths[static_cast<size_t>(i)])});
   }
@@ -206,19 +214,24 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       decoder.run_layer({});
       continue;
     }
-    auto sink = std::make_shared<LayerSink>(
+    const std::shared_ptr<LayerSink> sink = make_layer_sink(
         *shape, provenance.sequence_lengths, own.calibration, static_cast<int64_t>(set.probes.size()),
         decoder.weights().output_metrics(),
         LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows,
-                         options.proxy, !options.shard.whole(), spill});
+                         options.proxy, !options.shard.whole(), spill, device, options.deterministic,
+                         options.threads});
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {
       sink->take(index_in_run(index), rows);
-      if (raw && index < calibration)
-        raw->chunk(layer, index + 1, *shape, rows.q, rows.k, rows.v, rows.tokens);
+      if (raw && index < calibration) {
+        const HostRows host(rows);
+        raw->chunk(layer, index + 1, *shape, host.q, host.k, host.v, rows.tokens);
+      }
       step(index);
     });
     written();
-    writing = std::async(std::launch::async, [&, shape, sink, path = partial.part(layer)] {
+    writing = std::async(std::launch::async, [&, shape, sink, path = partial.part(layer)]() mutable {
+      const c10::InferenceMode guard;
+      const SideStream stream(device, SideStream::Work::Finishing);
       AtomicFile part(path);
       StatisticsWriter writer(part.path(), rows_dtype);
       writer.layer(sink->finish(), sink->probes());

@@ -18,7 +18,7 @@ struct DumpOptions {
   uint64_t seed = 0;
   int64_t rows = 4096;  // sampled calibration rows a layer; 0: none
   int threads = 2;
-  int64_t memory = 0;  // bound on the resident memory of the process, bytes; 0: none
+  int64_t memory = 0;  // bound on the resident memory of the process, bytes; 0: none. CPU runs only
   bool deterministic = false;
   bool proxy = true;               // sums of sst-proxy, which need a second pass over k and v
   Shard shard;                     // of how many workers this is one
@@ -40,6 +40,17 @@ struct DumpProgress {
   int64_t tokens_done, tokens_total;  // tokens times layers
 };
 
+// What a run holds on a GPU, bytes.
+struct DevicePlan {
+  int64_t weights = 0;  // of two layers, one of them being read
+  int64_t hidden = 0;   // states of all sequences
+  int64_t rows = 0;     // k and v of two layers for the second pass
+  int64_t working = 0;  // the longest sequence inside a layer, and its sums
+  int64_t free = 0;     // on the device
+  int64_t peak() const { return weights + hidden + rows + working; }
+  std::string text() const;
+};
+
 // What a run, or one worker of it, will write and hold, in bytes; printed before it starts.
 struct DumpPlan {
   int64_t calibration_tokens = 0, probe_tokens = 0, sequences = 0, layers = 0;
@@ -49,7 +60,10 @@ struct DumpPlan {
   int64_t probes = 0;  // full q, k, v of the probes
   int64_t raw = 0;     // what --save-qkv writes, or would write
   MemoryPlan memory;   // how it fits into options.memory
+  std::optional<DevicePlan> device;  // of a run on a GPU
 };
+// std::invalid_argument when the GPU has not that much free.
+DevicePlan plan_device(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 MemoryNeeds needs_of(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOptions& options);
 

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "formats/error.h"
 #include "kernels/cpu.h"
 #include "libdump/dump.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 namespace {
@@ -70,7 +72,7 @@ MemoryNeeds needs_of(const Model& model, const SequenceSet& run, const DumpOptio
   needs.longest_hidden = longest * config.hidden * 4;
   needs.text = 3 * 4 * (run.tokens() + run.probe_tokens()) + int64_t{config.vocabulary} * 400;
   for (const RopeConfig& rope : config.ropes) needs.text += longest * rope.dim * 4;
-  const int64_t element = options.precision == Precision::Float32 ? 4 : 2;
+  const auto element = static_cast<int64_t>(info(dtype_of(options.precision)).size());
   for (const LayerShape& s : config.attention) {
     const int64_t kv = int64_t{s.kv_heads} * (s.dim_k + s.dim_v), q = int64_t{s.q_heads} * s.dim_k;
     int64_t sums = 0;
@@ -94,6 +96,50 @@ MemoryNeeds needs_of(const Model& model, const SequenceSet& run, const DumpOptio
   return needs;
 }
 
+DevicePlan plan_device(const Model& model, const SequenceSet& run, const DumpOptions& options) {
+  const ModelConfig& config = model.config();
+  const SequenceSet share = share_of(run, options.shard);
+  const auto element = static_cast<int64_t>(info(dtype_of(options.precision)).size());
+  int64_t longest = 0;
+  for (const auto* sequences : {&share.calibration, &share.probes}) {
+    for (const auto& ids : *sequences) longest = std::max(longest, static_cast<int64_t>(ids.size()));
+  }
+  DevicePlan plan;
+  plan.free = free_memory(model.device());
+  for (int layer = 0; layer < config.layers; ++layer) {
+    int64_t all = 0, largest = 0;
+    for (const auto& [name, shape] : model.layer_tensors(layer)) {
+      all += elements(shape);
+      largest = std::max(largest, elements(shape));
+    }
+    // While they are joined: as stored, in float32 and as they stay.
+    plan.weights = std::max(plan.weights, 2 * all * element + 3 * largest * 4);
+  }
+  plan.hidden = (share.tokens() + share.probe_tokens()) * config.hidden * 4;
+  for (const LayerShape& s : config.attention) {
+    const int64_t kv = int64_t{s.kv_heads} * (s.dim_k + s.dim_v);
+    int64_t sums = 0;
+    for (const SumInfo& info : sum_table()) sums += LayerSums(s).size_per_head(info.sum) * s.kv_heads * 8;
+    if (options.proxy) plan.rows = std::max(plan.rows, 2 * share.tokens() * kv * element);
+    // Scores: a block of them for LibTorch's operations, or partial sums of the kernels.
+    const int64_t scores = options.scores ? (int64_t{1} << 26) * 4 * 8 + longest * s.q_heads * s.dim_v * 12 : 0;
+    plan.working =
+        std::max(plan.working, activations(config, s, longest, options.scores) + 10 * sums + scores);
+  }
+  if (plan.peak() > plan.free)
+    throw invalid("{}: {}: run fewer --tokens at a time (whole runs of other text merge in oscar-fit), deal them "
+                  "out with --shard, or free the device",
+                  config.path, plan.text());
+  return plan;
+}
+
+std::string DevicePlan::text() const {
+  const auto gib = [](int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); };
+  return fmt::format("on the GPU weights of two layers {}, hidden states {}, k and v of two layers {}, a sequence "
+                     "at work {}; {} in all, {} free",
+                     gib(weights), gib(hidden), gib(rows), gib(working), gib(peak()), gib(free));
+}
+
 DumpPlan plan(const Model& model, const SequenceSet& set, const DumpOptions& options) {
   const ModelConfig& config = model.config();
   const SequenceSet share = share_of(set, options.shard);
@@ -102,7 +148,7 @@ DumpPlan plan(const Model& model, const SequenceSet& set, const DumpOptions& opt
   p.probe_tokens = share.probe_tokens();
   p.sequences = static_cast<int64_t>(share.calibration.size() + share.probes.size());
   p.layers = static_cast<int64_t>(config.attention.size());
-  const int64_t element = options.precision == Precision::Float32 ? 4 : 2;
+  const auto element = static_cast<int64_t>(info(dtype_of(options.precision)).size());
   for (const LayerShape& shape : config.attention) {
     const int64_t kv = int64_t{shape.kv_heads} * (shape.dim_k + shape.dim_v),
                   all = kv + int64_t{shape.q_heads} * shape.dim_k;
@@ -118,7 +164,10 @@ DumpPlan plan(const Model& model, const SequenceSet& set, const DumpOptions& opt
     if (options.proxy && !options.shard.whole()) p.proxy += p.calibration_tokens * kv * element;
     p.raw += p.calibration_tokens * all * element;
   }
-  p.memory = plan_memory(needs_of(model, set, options), options.memory);
+  if (model.device().is_cpu())
+    p.memory = plan_memory(needs_of(model, set, options), options.memory);
+  else
+    p.device = plan_device(model, set, options);
   return p;
 }
 

@@ -6,14 +6,27 @@
 #include <bit>
 #include <cmath>
 
-#include "formats/dtype.h"
 #include "kernels/attention.h"
 #include "kernels/cpu.h"
+#include "libdump/device_layers.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 
-void round_to_bf16(float* values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
+at::ScalarType scalar_type(Precision precision) {
+  return precision == Precision::Float32    ? at::kFloat
+         : precision == Precision::BFloat16 ? at::kBFloat16
+                                            : at::kHalf;
+}
+
+void round_to(Precision precision, at::Tensor& rows) {
+  if (precision == Precision::Float32) return;
+  if (precision == Precision::Float16) {
+    rows.copy_(rows.to(at::kHalf));
+    return;
+  }
+  auto* values = rows.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < rows.numel(); ++i) {
     const auto bits = std::bit_cast<uint32_t>(values[i]);
     values[i] = std::bit_cast<float>((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
   }
@@ -21,10 +34,11 @@ void round_to_bf16(float* values, int64_t count) {
 
 at::Tensor activation(at::Tensor rows, Precision precision) {
   if (precision == Precision::Float32) return rows;
+  if (!rows.is_cpu()) return rows.to(scalar_type(precision));
   // Without these instructions LibTorch converts inside every product and runs five times slower than
-  // float32.
-  if (native_bf16()) return rows.to(at::kBFloat16);
-  round_to_bf16(rows.mutable_data_ptr<float>(), rows.numel());
+  // float32; float16 it always does.
+  if (precision == Precision::BFloat16 && native_bf16()) return rows.to(at::kBFloat16);
+  round_to(precision, rows);
   return rows;
 }
 
@@ -38,6 +52,7 @@ at::Tensor Linear::operator()(const at::Tensor& x) const {
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (!x.is_cpu()) return at::rms_norm(x, {x.size(1)}, weight, eps);
   const int64_t rows = x.size(0), columns = x.size(1);
   at::Tensor out = at::empty_like(x);
   const float* w = weight.const_data_ptr<float>();
@@ -58,7 +73,13 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return out;
 }
 
+at::Tensor normed_activation(const at::Tensor& x, const at::Tensor& weight, double eps, Precision precision) {
+  if (!x.is_cpu()) return on_device::normed_activation(x, weight, eps, precision);
+  return activation(rms_norm(x, weight, eps), precision);
+}
+
 at::Tensor swiglu(const at::Tensor& gate_up) {
+  if (!gate_up.is_cpu()) return on_device::swiglu(gate_up);
   const int64_t width = gate_up.size(1) / 2;
   at::Tensor gate = at::silu(gate_up.narrow(1, 0, width));
   return gate.mul_(gate_up.narrow(1, width, width));
@@ -77,9 +98,29 @@ at::Tensor geglu(const at::Tensor& gate_up) {
   return gate.mul_(gate_up.narrow(1, width, width));
 }
 
-RopeTable::RopeTable(const RopeConfig& config, int64_t positions) : config_(config) {
+RopeTable::RopeTable(const RopeConfig& config, int64_t positions, at::Device device)
+    : config_(config), device_(device) {
   usual_ = angles(0, positions, 1);
   if (config.scaling == "longrope" && config.stretched(positions)) long_ = angles(0, positions, positions);
+  if (device.is_cpu()) return;
+  usual_there_ = there(usual_);
+  if (!long_.cos.empty()) long_there_ = there(long_);
+}
+
+std::pair<at::Tensor, at::Tensor> RopeTable::there(const Angles& table) const {
+  const auto copy = [&](const std::vector<float>& values) {
+    return to_device(at::tensor(values).view({-1, config_.dim / 2}), device_);
+  };
+  return {copy(table.cos), copy(table.sin)};
+}
+
+std::pair<at::Tensor, at::Tensor> RopeTable::angles_on_device(int64_t position, int64_t rows) const {
+  const bool stretched = config_.stretched(position + rows);
+  if (stretched && long_.cos.empty()) return there(angles(position, rows, position + rows));
+  const auto& [cos, sin] = device_.is_cpu() ? there(stretched ? long_ : usual_)
+                           : stretched      ? long_there_
+                                            : usual_there_;
+  return {cos.narrow(0, position, rows), sin.narrow(0, position, rows)};
 }
 
 RopeTable::Angles RopeTable::angles(int64_t first, int64_t count, int64_t length) const {
@@ -184,7 +225,7 @@ AttentionOutput causal_attention(const float* q, const float* k, const float* v,
       causal_attention(problem, o + h * group * shape.dim_v, lse + h * group * tokens);
     }
   });
-  if (precision == Precision::BFloat16) round_to_bf16(o, out.o.numel());
+  round_to(precision, out.o);
   return out;
 }
 

@@ -60,7 +60,7 @@ std::unique_ptr<TokenRunner> open_token_runner(const StatisticsReader& statistic
   std::vector<std::vector<int32_t>> ids;
   for (const int probe : probes) ids.push_back(header.probe_ids.at(static_cast<size_t>(probe)));
   auto model =
-      open_model(path, header.provenance.dtype == "bfloat16" ? Precision::BFloat16 : Precision::Float32);
+      open_model(path, precision_of(header.provenance.dtype));
   if (const std::string digest = model->weights().digest(); digest != header.provenance.model_digest) {
     throw invalid(
         "{}: its digest is {}…, the statistics are of {} with {}…: name the model of the statistics with "

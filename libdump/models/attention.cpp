@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "kernels/gram.h"
+#include "libdump/device_layers.h"
 #include "libdump/models/mixer.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 namespace {
@@ -12,7 +14,7 @@ namespace {
 AttentionOutput attended(const AttentionRows& rows, const Attend& attend, Precision precision) {
   AttentionOutput out{at::empty({rows.tokens, rows.shape->q_heads, rows.shape->dim_v}, at::kFloat), {}};
   attend(rows, out.o.mutable_data_ptr<float>());
-  if (precision == Precision::BFloat16) round_to_bf16(out.o.mutable_data_ptr<float>(), out.o.numel());
+  round_to(precision, out.o);
   return out;
 }
 
@@ -37,36 +39,12 @@ class Attention : public Mixer {
   }
 
   at::Tensor operator()(const at::Tensor& x, const MixerCall& call) const override {
-    const LayerShape& shape = layer_.attention;
-    const int64_t tokens = x.size(0), q_width = int64_t{shape.q_heads} * shape.dim_k,
-                  k_width = int64_t{shape.kv_heads} * shape.dim_k,
-                  v_width = int64_t{shape.kv_heads} * shape.dim_v,
-                  o_width = int64_t{shape.q_heads} * shape.dim_v;
+    const int64_t tokens = x.size(0), o_width = int64_t{layer_.attention.q_heads} * layer_.attention.dim_v;
     const at::Tensor qkv = qkv_(x);
-    at::Tensor q = positioned(qkv, 0, shape.q_heads, q_norm_, call.position);
-    at::Tensor k = positioned(qkv, q_width, shape.kv_heads, k_norm_, call.position);
-    at::Tensor v = at::empty({tokens, v_width}, at::kFloat).copy_(qkv.narrow(1, q_width + k_width, v_width));
-    if (precision_ == Precision::BFloat16) {
-      for (at::Tensor* rows : {&q, &k, &v}) round_to_bf16(rows->mutable_data_ptr<float>(), rows->numel());
-    }
-    AttentionRows rows{.shape = &shape,
-                       .tokens = tokens,
-                       .q = q.const_data_ptr<float>(),
-                       .k = k.const_data_ptr<float>(),
-                       .v = v.const_data_ptr<float>(),
-                       .o = nullptr,
-                       .lse = nullptr};
-    const AttentionOutput attention =
-        call.attend ? attended(rows, call.attend, precision_)
-                    : causal_attention(rows.q, rows.k, rows.v, tokens, shape, precision_);
-    rows.o = attention.o.const_data_ptr<float>();
-    if (!call.attend) rows.lse = attention.lse.const_data_ptr<float>();
-    rows.hidden = call.hidden.const_data_ptr<float>();
-    rows.hidden_width = call.hidden.size(1);
-    if (call.sink) call.sink(rows);
-    at::Tensor o = attention.o.view({tokens, o_width});
+    at::Tensor o = qkv.is_cpu() ? attention(qkv, call) : attention_on_device(qkv, call);
+    o = o.view({tokens, o_width});
     if (layer_.output_gate)
-      o = o * at::sigmoid(qkv.narrow(1, q_width + k_width + v_width, o_width).to(at::kFloat));
+      o = o * at::sigmoid(qkv.narrow(1, qkv.size(1) - o_width, o_width).to(at::kFloat));
     return out_(activation(std::move(o), precision_));
   }
 
@@ -88,6 +66,56 @@ class Attention : public Mixer {
     };
     return {rows(".weight"), precision_, layer_.qkv_bias ? rows(".bias") : at::Tensor()};
   }
+  int64_t q_width() const { return int64_t{layer_.attention.q_heads} * layer_.attention.dim_k; }
+  int64_t k_width() const { return int64_t{layer_.attention.kv_heads} * layer_.attention.dim_k; }
+
+  // (T, Hq, Dv) of rows q, k, v.
+  at::Tensor attention(const at::Tensor& qkv, const MixerCall& call) const {
+    const LayerShape& shape = layer_.attention;
+    const int64_t tokens = qkv.size(0), v_width = int64_t{shape.kv_heads} * shape.dim_v;
+    at::Tensor q = positioned(qkv, 0, shape.q_heads, q_norm_, call.position);
+    at::Tensor k = positioned(qkv, q_width(), shape.kv_heads, k_norm_, call.position);
+    at::Tensor v =
+        at::empty({tokens, v_width}, at::kFloat).copy_(qkv.narrow(1, q_width() + k_width(), v_width));
+    for (at::Tensor* rows : {&q, &k, &v}) round_to(precision_, *rows);
+    AttentionRows rows{.shape = &shape,
+                       .tokens = tokens,
+                       .q = q.const_data_ptr<float>(),
+                       .k = k.const_data_ptr<float>(),
+                       .v = v.const_data_ptr<float>(),
+                       .o = nullptr,
+                       .lse = nullptr};
+    const AttentionOutput out = call.attend
+                                    ? attended(rows, call.attend, precision_)
+                                    : causal_attention(rows.q, rows.k, rows.v, tokens, shape, precision_);
+    rows.o = out.o.const_data_ptr<float>();
+    if (!call.attend) rows.lse = out.lse.const_data_ptr<float>();
+    rows.hidden = call.hidden.const_data_ptr<float>();
+    rows.hidden_width = call.hidden.size(1);
+    if (call.sink) call.sink(rows);
+    return out.o;
+  }
+  at::Tensor attention_on_device(const at::Tensor& qkv, const MixerCall& call) const {
+    const LayerShape& shape = layer_.attention;
+    if (call.attend || call.position != 0)
+      throw std::logic_error("attention on a GPU: of whole sequences, exact");
+    auto rows = on_device::positioned(qkv,
+                                      {{0, shape.q_heads, shape.dim_k, q_norm_, rope_.get()},
+                                       {q_width(), shape.kv_heads, shape.dim_k, k_norm_, rope_.get()},
+                                       {q_width() + k_width(), shape.kv_heads, shape.dim_v, {}, nullptr}},
+                                      spec_.config.norm_eps, 0);
+    const AttentionOutput out = on_device::causal_attention(rows[0], rows[1], rows[2], shape);
+    if (call.sink) {
+      const DeviceRows device{rows[0], rows[1], rows[2], out.o, out.lse, call.hidden};
+      AttentionRows all{};
+      all.shape = &shape;
+      all.tokens = qkv.size(0);
+      all.device = &device;
+      call.sink(all);
+    }
+    return out.o;
+  }
+
   // Heads from `column` on, normalised where the family does that, and turned to their positions.
   at::Tensor positioned(const at::Tensor& qkv, int64_t column, int heads, const at::Tensor& norm,
                         int64_t position) const {
@@ -109,9 +137,17 @@ class Attention : public Mixer {
   void set_output_metrics(const at::Tensor& out) {
     const int64_t d = layer_.attention.dim_v, heads = layer_.attention.q_heads;
     output_metrics_.assign(static_cast<size_t>(heads), Matrix::Zero(d, d));
+    at::Tensor grams;  // on a GPU, (Hq, Dv, Dv)
+    if (!out.is_cpu()) {
+      const at::Tensor of_head = out.view({-1, heads, d}).permute({1, 0, 2}).to(at::kDouble);
+      grams = to_cpu(at::bmm(of_head.transpose(1, 2), of_head));
+    }
     for (int64_t j = 0; j < heads; ++j) {
-      add_gram(out.const_data_ptr<float>() + j * d, heads * d, nullptr, out.size(0), static_cast<int>(d),
-               output_metrics_[static_cast<size_t>(j)].data());
+      double* to = output_metrics_[static_cast<size_t>(j)].data();
+      if (grams.defined())
+        std::copy_n(grams.const_data_ptr<double>() + j * d * d, d * d, to);
+      else
+        add_gram(out.const_data_ptr<float>() + j * d, heads * d, nullptr, out.size(0), static_cast<int>(d), to);
     }
   }
 

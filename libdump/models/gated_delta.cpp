@@ -12,6 +12,7 @@
 
 #include "formats/error.h"
 #include "libdump/models/mixer.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 namespace {
@@ -67,10 +68,10 @@ class GatedDelta : public Mixer {
         precision_(precision) {
     in_ = Linear(in_projection(parts), precision);
     convolution_ =
-        parts.load("linear_attn.conv1d.weight").view({delta_.channels(), delta_.kernel}).contiguous();
-    rate_ = parts.load("linear_attn.A_log").exp_();
-    bias_ = parts.load("linear_attn.dt_bias");
-    norm_ = parts.load("linear_attn.norm.weight");  // as stored: no offset
+        parts.load("linear_attn.conv1d.weight").cpu().view({delta_.channels(), delta_.kernel}).contiguous();
+    rate_ = parts.load("linear_attn.A_log").cpu().exp_();
+    bias_ = parts.load("linear_attn.dt_bias").cpu();
+    norm_ = parts.load("linear_attn.norm.weight").cpu();  // as stored: no offset
     out_ = parts.linear({"linear_attn.out_proj"}, precision);
   }
 
@@ -80,14 +81,14 @@ class GatedDelta : public Mixer {
           "layer {} keeps a state instead of a cache (gated delta rule): it runs whole sequences only",
           layer_);
     const int64_t tokens = x.size(0);
-    const at::Tensor in = in_(x).to(at::kFloat).contiguous();
+    const at::Tensor in = to_cpu(in_(x).to(at::kFloat).contiguous());  // the recurrence is the CPU's
     const at::Tensor mixed = convolved(in);
     at::Tensor out = at::empty({tokens, delta_.v_heads * delta_.dim_v}, at::kFloat);
     at::parallel_for(0, delta_.v_heads, 1, [&](int64_t first, int64_t last) {
       std::vector<float> state, change;
       for (int64_t h = first; h < last; ++h) run_head(in, mixed, h, out, state, change);
     });
-    return out_(activation(out, precision_));
+    return out_(activation(to_device(out, x.device()), precision_));
   }
 
  private:

@@ -2,17 +2,18 @@
 
 #include "formats/error.h"
 #include "libdump/models/layer_parts.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 
 at::Tensor LayerParts::load(const std::string& part) const {
   const auto name = layer_tensor(layer_, part);
-  return weights_.load(name, shapes_.at(name));
+  return weights_.load_on(device_, name, shapes_.at(name));
 }
 
 at::Tensor LayerParts::load_part(const std::string& part, int64_t index) const {
   const auto name = layer_tensor(layer_, part);
-  return weights_.load_part(name, shapes_.at(name), index);
+  return to_device(weights_.load_part(name, shapes_.at(name), index), device_);
 }
 
 at::Tensor LayerParts::norm(const std::string& name) const {
@@ -90,13 +91,23 @@ class Experts : public Mlp {
     }
   }
 
+  bool routes() const override { return true; }
   at::Tensor operator()(at::Tensor x) const override {
     const auto [weights, chosen] = route(x);
     at::Tensor shared_gate;
     if (moe_.shared_gate) shared_gate = at::sigmoid(at::linear(x, shared_gate_));
-    const int64_t tokens = x.size(0);
-    at::Tensor out = at::zeros_like(x);
     const at::Tensor in = activation(std::move(x), precision_);
+    at::Tensor out = in.is_cpu() ? one_by_one(in, weights, chosen) : sorted(in, weights, chosen);
+    if (!shared_) return out;
+    const at::Tensor shared = shared_->apply(in).to(at::kFloat);
+    return out.add_(shared_gate.defined() ? shared * shared_gate : shared);
+  }
+
+ private:
+  // Sums in the order of the experts.
+  at::Tensor one_by_one(const at::Tensor& in, const at::Tensor& weights, const at::Tensor& chosen) const {
+    const int64_t tokens = in.size(0);
+    at::Tensor out = at::zeros(in.sizes(), at::kFloat);
     std::vector<std::vector<int64_t>> rows(experts_.size()), slots(experts_.size());
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t k = 0; k < moe_.top; ++k) {
@@ -112,12 +123,25 @@ class Experts : public Mlp {
       part.mul_(weights.view({-1}).index_select(0, slot).unsqueeze(1));
       out.index_add_(0, index, part);
     }
-    if (!shared_) return out;
-    const at::Tensor shared = shared_->apply(in).to(at::kFloat);
-    return out.add_(shared_gate.defined() ? shared * shared_gate : shared);
+    return out;
+  }
+  // Sums in the order of the choices. Index additions have no order on a GPU.
+  at::Tensor sorted(const at::Tensor& in, const at::Tensor& weights, const at::Tensor& chosen) const {
+    const at::Tensor order = at::argsort(chosen.view({-1}), /*stable=*/true);
+    const at::Tensor rows = in.index_select(0, order.div(moe_.top, "floor"));
+    const at::Tensor counts = to_cpu(at::bincount(chosen.view({-1}), {}, moe_.experts));
+    std::vector<at::Tensor> parts;
+    int64_t first = 0;
+    for (size_t e = 0; e < experts_.size(); ++e) {
+      const int64_t count = counts.const_data_ptr<int64_t>()[e];
+      if (count > 0) parts.push_back(experts_[e].apply(rows.narrow(0, first, count)));
+      first += count;
+    }
+    const at::Tensor all = at::cat(parts).to(at::kFloat);
+    const at::Tensor slots = at::empty_like(all).index_copy_(0, order, all).view({in.size(0), moe_.top, -1});
+    return slots.mul(weights.unsqueeze(2)).sum(1);
   }
 
- private:
   static GatedMlp stored_together(const LayerParts& parts, int expert, Precision precision) {
     const std::string all = parts.layer().moe.stem + ".experts.";
     if (parts.layer().moe.layout == ExpertLayout::Stacked)

@@ -1,5 +1,7 @@
 // A model family: how a checkpoint of it becomes a ModelConfig, and one decoder layer at a time.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <memory>
 #include <span>
@@ -11,6 +13,14 @@
 #include "libdump/weights/weight_source.h"
 
 namespace oscar {
+
+// The same as AttentionRows where the model is on a GPU: tensors there, q, k, v and o in the precision of the
+// run.
+struct DeviceRows {
+  at::Tensor q, k, v, o;  // (T, Hq, Dk), (T, Hkv, Dk), (T, Hkv, Dv), (T, Hq, Dv), contiguous
+  at::Tensor lse;         // (Hq, T) float32
+  at::Tensor hidden;      // (T, hidden) float32
+};
 
 // Post-RoPE rows of one sequence in one layer, float32 contiguous, and the log-sum-exp of its attention.
 struct AttentionRows {
@@ -24,6 +34,7 @@ struct AttentionRows {
   const float* hidden =
       nullptr;  // (T, hidden_width) the residual stream that enters the layer, before its norm
   int64_t hidden_width = 0;
+  const DeviceRows* device = nullptr;  // on a GPU: these instead of every pointer above
 };
 
 // What takes the place of a layer's attention: reads q, k and v (o and lse are nullptr), and writes o
@@ -34,9 +45,10 @@ using Attend = std::function<void(const AttentionRows& rows, float* o)>;
 class DecoderLayer {
  public:
   virtual ~DecoderLayer() = default;
-  // hidden (T, hidden) float32, replaced by the layer's output. Calls `sink` once when the layer has a cache.
+  // hidden (T, hidden) float32 where the model is, replaced by the layer's output. Calls `sink` once when the layer has a cache.
   // Attention is exact and causal where `attend` is empty. The first row is at `position` of its sequence;
-  // where that is not 0, `attend` knows the rows before it.
+  // where that is not 0, `attend` knows the rows before it. On a GPU `attend` is not supported, and what
+  // `sink` gets may still be computed.
   virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
                        const Attend& attend = {}, int64_t position = 0) const = 0;
   // Hq x (Dv, Dv): G_j = W_O,j^T W_O,j of the slice of W_O that reads query head j, so that |r W_O,j^T|^2 =
@@ -48,6 +60,7 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
+  virtual at::Device device() const = 0;
   virtual const WeightSource& weights() const = 0;
   virtual std::unique_ptr<Tokenizer> tokenizer() const = 0;  // the one that came with the checkpoint
   // Names and shapes of a layer's tensors.
@@ -55,7 +68,7 @@ class Model {
   // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is
   // std::invalid_argument.
   virtual void reserve_positions(int64_t positions) = 0;
-  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;       // (T, hidden) float32
+  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;  // (T, hidden) float32
   virtual std::unique_ptr<DecoderLayer> load_layer(int layer) const = 0;  // reads and dequantises
   virtual at::Tensor logits(const at::Tensor& hidden) const = 0;  // final norm and lm_head, float32 (T, V)
 };
@@ -73,6 +86,7 @@ struct FamilyInfo {
 std::span<const FamilyInfo> family_table();
 // A GGUF file, or a directory with config.json, .safetensors and tokenizer.json. An unknown architecture or a
 // path that is no model is std::invalid_argument with the known ones.
-std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision);
+std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision,
+                                  at::Device device = at::kCPU);
 
 }  // namespace oscar

@@ -76,7 +76,8 @@ void leave_out(const HfConfig& config, SafeTensorsWeights& weights, TransformerS
     notes.push_back(fmt::format("{} tensors of a vision tower left out: calibration reads text only", count));
 }
 
-std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precision precision) {
+std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precision precision,
+                                      at::Device device) {
   const HfConfig config(path);
   if (config.has("kv_lora_rank")) throw config.unsupported("kv_lora_rank", kLatentAttention);
   const FamilyInfo& family = find_family(
@@ -104,13 +105,13 @@ std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precisi
           throw invalid("{}: has no tokenizer.json: put it there, or give token ids (.npy)", path.string());
         return tokenizer_from_json(file);
       },
-      precision);
+      precision, device);
 }
 
 }  // namespace
 
-std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision) {
-  if (std::filesystem::is_directory(path)) return open_directory(path, precision);
+std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision precision, at::Device device) {
+  if (std::filesystem::is_directory(path)) return open_directory(path, precision, device);
   char magic[4] = {};
   if (std::ifstream in(path, std::ios::binary); in.read(magic, 4) && std::string_view(magic, 4) != "GGUF") {
     throw invalid(
@@ -129,7 +130,7 @@ std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision p
   finish(spec);
   auto weights = std::make_unique<GgufWeights>(file, gguf_names(spec));
   return make_transformer(
-      std::move(spec), std::move(weights), [file] { return tokenizer_from_gguf(*file); }, precision);
+      std::move(spec), std::move(weights), [file] { return tokenizer_from_gguf(*file); }, precision, device);
 }
 
 }  // namespace oscar

@@ -6,6 +6,7 @@
 
 #include "formats/error.h"
 #include "libdump/models/mixer.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 namespace {
@@ -13,9 +14,9 @@ namespace {
 class TransformerLayer : public DecoderLayer {
  public:
   TransformerLayer(const TransformerSpec& spec, const WeightSource& weights, int index,
-                   std::shared_ptr<const RopeTable> rope, Precision precision)
+                   std::shared_ptr<const RopeTable> rope, Precision precision, at::Device device)
       : spec_(spec), precision_(precision) {
-    const LayerParts parts(spec, weights, index);
+    const LayerParts parts(spec, weights, index, device);
     before_attention_ = parts.norm(spec.before_attention);
     after_attention_ = parts.norm(spec.after_attention);
     before_mlp_ = parts.norm(spec.before_mlp);
@@ -27,9 +28,11 @@ class TransformerLayer : public DecoderLayer {
 
   void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
                const Attend& attend, int64_t position) const override {
-    const at::Tensor x = activation(normed(hidden, before_attention_), precision_);
-    add(hidden, (*mixer_)(x, {hidden, sink, attend, position}), after_attention_);
-    add(hidden, (*mlp_)(normed(hidden, before_mlp_)), after_mlp_);
+    add(hidden, (*mixer_)(entering(hidden, before_attention_), {hidden, sink, attend, position}),
+        after_attention_);
+    add(hidden,
+        (*mlp_)(mlp_->routes() ? normed(hidden, before_mlp_) : entering(hidden, before_mlp_)),
+        after_mlp_);
   }
 
   std::vector<Matrix> output_metrics() const override { return mixer_->output_metrics(); }
@@ -37,6 +40,11 @@ class TransformerLayer : public DecoderLayer {
  private:
   at::Tensor normed(const at::Tensor& x, const at::Tensor& weight) const {
     return weight.defined() ? rms_norm(x, weight, spec_.config.norm_eps) : x.clone();
+  }
+  // What a product reads.
+  at::Tensor entering(const at::Tensor& x, const at::Tensor& weight) const {
+    return weight.defined() ? normed_activation(x, weight, spec_.config.norm_eps, precision_)
+                            : activation(x.clone(), precision_);
   }
   void add(at::Tensor& hidden, at::Tensor update, const at::Tensor& norm) const {
     if (norm.defined()) update = rms_norm(update.to(at::kFloat), norm, spec_.config.norm_eps);
@@ -53,13 +61,15 @@ class TransformerLayer : public DecoderLayer {
 class Transformer : public Model {
  public:
   Transformer(TransformerSpec spec, std::unique_ptr<WeightSource> weights,
-              std::function<std::unique_ptr<Tokenizer>()> tokenizer, Precision precision)
+              std::function<std::unique_ptr<Tokenizer>()> tokenizer, Precision precision, at::Device device)
       : spec_(std::move(spec)),
         weights_(std::move(weights)),
         tokenizer_(std::move(tokenizer)),
-        precision_(precision) {}
+        precision_(precision),
+        device_(device) {}
 
   const ModelConfig& config() const override { return spec_.config; }
+  at::Device device() const override { return device_; }
   const WeightSource& weights() const override { return *weights_; }
   TensorShapes layer_tensors(int layer) const override { return expected_layer_tensors(spec_, layer); }
   std::unique_ptr<Tokenizer> tokenizer() const override { return tokenizer_(); }
@@ -70,23 +80,26 @@ class Transformer : public Model {
     }
     ropes_.clear();
     for (const auto& rope : config().ropes)
-      ropes_.push_back(std::make_shared<const RopeTable>(rope, positions));
+      ropes_.push_back(std::make_shared<const RopeTable>(rope, positions, device_));
   }
   at::Tensor embed(std::span<const int32_t> ids) const override {
     at::Tensor rows =
         weights_->load_rows("model.embed_tokens.weight", {config().vocabulary, config().hidden}, ids);
-    return spec_.embedding_scale == 1 ? rows : rows.mul_(spec_.embedding_scale);
+    if (spec_.embedding_scale != 1) rows.mul_(spec_.embedding_scale);
+    return to_device(rows, device_);
   }
   std::unique_ptr<DecoderLayer> load_layer(int layer) const override {
     const int rope = spec_.layers.at(static_cast<size_t>(layer)).rope;
     return std::make_unique<TransformerLayer>(
-        spec_, *weights_, layer, rope < 0 ? nullptr : ropes_.at(static_cast<size_t>(rope)), precision_);
+        spec_, *weights_, layer, rope < 0 ? nullptr : ropes_.at(static_cast<size_t>(rope)), precision_,
+        device_);
   }
   at::Tensor logits(const at::Tensor& hidden) const override {
     std::call_once(head_once_, [&] {
-      head_ = weights_->load(config().tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
-                             {config().vocabulary, config().hidden});
-      norm_ = weights_->load("model.norm.weight", {config().hidden}) + spec_.norm_offset;
+      head_ = weights_->load_on(device_,
+                                config().tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+                                {config().vocabulary, config().hidden});
+      norm_ = weights_->load_on(device_, "model.norm.weight", {config().hidden}) + spec_.norm_offset;
     });
     at::Tensor logits = at::linear(rms_norm(hidden, norm_, config().norm_eps), head_);
     if (spec_.logit_scale != 1) logits.mul_(spec_.logit_scale);
@@ -99,6 +112,7 @@ class Transformer : public Model {
   std::unique_ptr<WeightSource> weights_;
   std::function<std::unique_ptr<Tokenizer>()> tokenizer_;
   Precision precision_;
+  at::Device device_;
   std::vector<std::shared_ptr<const RopeTable>> ropes_;
   mutable std::once_flag head_once_;
   mutable at::Tensor head_, norm_;
@@ -108,7 +122,7 @@ class Transformer : public Model {
 
 std::unique_ptr<Model> make_transformer(TransformerSpec spec, std::unique_ptr<WeightSource> weights,
                                         std::function<std::unique_ptr<Tokenizer>()> tokenizer,
-                                        Precision precision) {
+                                        Precision precision, at::Device device) {
   weights->check(expected_tensors(spec));
   auto shape = spec.config.attention.begin();
   for (auto& layer : spec.layers) {
@@ -120,7 +134,8 @@ std::unique_ptr<Model> make_transformer(TransformerSpec spec, std::unique_ptr<We
     }
     *shape++ = layer.attention;
   }
-  return std::make_unique<Transformer>(std::move(spec), std::move(weights), std::move(tokenizer), precision);
+  return std::make_unique<Transformer>(std::move(spec), std::move(weights), std::move(tokenizer), precision,
+                                       device);
 }
 
 }  // namespace oscar

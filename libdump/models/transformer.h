@@ -12,6 +12,6 @@ namespace oscar {
 // shape, before any value is read.
 std::unique_ptr<Model> make_transformer(TransformerSpec spec, std::unique_ptr<WeightSource> weights,
                                         std::function<std::unique_ptr<Tokenizer>()> tokenizer,
-                                        Precision precision);
+                                        Precision precision, at::Device device);
 
 }  // namespace oscar

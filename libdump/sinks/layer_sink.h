@@ -3,13 +3,11 @@
 #pragma once
 #include <functional>
 #include <map>
-#include <mutex>
 
 #include "libcalib/exact_sums.h"
 #include "libcalib/proxy.h"
 #include "libcalib/statistics.h"
 #include "libdump/models/model.h"
-#include "libdump/spill.h"
 
 namespace oscar {
 
@@ -23,6 +21,9 @@ struct LayerSinkOptions {
   bool shard =
       false;  // other workers have the rest of the run: sums keep their remainders, the second pass waits
   std::filesystem::path spill;  // where k and v wait for the second pass; empty: in memory
+  at::Device device = at::kCPU;
+  bool deterministic = false;  // on a GPU: the second pass is that of merged shards, on `threads` of the CPU
+  int threads = 1;
 };
 
 class LayerSink {
@@ -31,37 +32,48 @@ class LayerSink {
   // how many the run has. `output_metrics` as of DecoderLayer.
   LayerSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths, const std::vector<int64_t>& own,
             int64_t probes, std::vector<Matrix> output_metrics, LayerSinkOptions options);
+  virtual ~LayerSink() = default;
 
-  // Sequence `index` of the run: calibration, then probes. Called from several threads in any order, which
-  // changes no bit of the result: sums are exact until finish() rounds them.
+  // Sequence `index` of the run: calibration, then probes. Called in any order, on the CPU from several
+  // threads, which changes no bit of the result: sums are exact until finish() rounds them.
   void take(int64_t index, const AttentionRows& rows);
   // The second pass (sst-proxy) over the layer's k and v unless this is a shard, and what was sampled.
   LayerStatistics finish();
   // k and v of every sequence that came, ascending, for the second pass of a run with other workers.
-  void each_sequence(const std::function<void(int64_t sequence, const RowsOfSequence& rows)>& take) const;
+  virtual void each_sequence(
+      const std::function<void(int64_t sequence, const RowsOfSequence& rows)>& take) const = 0;
   std::vector<Probe>& probes() { return probes_; }  // by index in the run; 0 tokens: did not come
 
- private:
-  struct Importances {
-    std::vector<double> u, w, x;  // (Hkv, T)
-  };
-  LayerSums sums_of(int64_t sequence, const AttentionRows& rows, Importances& of_rows) const;
-  // 1 / |h|^2 of the counted queries that have a history, once for each KV head.
-  void add_stream(LayerSums& sums, const AttentionRows& rows, const std::vector<int32_t>& queries) const;
-  SampledRows sample(int64_t sequence, const AttentionRows& rows, const Importances& of_rows) const;
-  RowsOfSequence kept(size_t i) const;
+ protected:
+  virtual void take_sequence(int64_t sequence, const AttentionRows& rows) = 0;
+  virtual Probe probe_of(int64_t index, const AttentionRows& rows) const = 0;
+  virtual ExactSums exact_sums() = 0;
+  virtual void add_second_pass(LayerSums& sums) = 0;
+  virtual std::map<int64_t, SampledRows> samples() = 0;  // by sequence; once
 
+  const std::vector<int64_t>* chosen(int64_t sequence) const;  // positions of sampled rows; nullptr: none
+  size_t place_of(int64_t sequence) const;                     // in own_
+  const LayerShape& shape() const { return shape_; }
+  const LayerSinkOptions& options() const { return options_; }
+  const std::vector<int64_t>& own() const { return own_; }
+  int64_t tokens_of(int64_t sequence) const { return lengths_.at(static_cast<size_t>(sequence)); }
+  std::vector<float> metric() const;  // (Hq, Dv, Dv), the output metrics
+
+ private:
   LayerShape shape_;
   std::vector<Matrix> output_metrics_;
-  std::vector<float> metric_;  // (Hq, Dv, Dv), the same
   std::vector<int64_t> lengths_, own_;
   LayerSinkOptions options_;
   std::map<int64_t, std::vector<int64_t>> chosen_;  // positions of the sampled rows, by sequence
-  std::unique_ptr<Spill> kept_;             // k, then v, of each of own_; nullptr without a second pass
-  std::map<int64_t, SampledRows> samples_;  // by sequence
   std::vector<Probe> probes_;
-  ExactSums total_;
-  std::mutex mutex_;
 };
+
+// What does not fit into the precision is an error that names layer, sequence and token: host rows only.
+void check_finite(const AttentionRows& rows, int64_t sequence);
+
+// The one for options.device.
+std::unique_ptr<LayerSink> make_layer_sink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
+                                           const std::vector<int64_t>& own, int64_t probes,
+                                           std::vector<Matrix> output_metrics, LayerSinkOptions options);
 
 }  // namespace oscar

@@ -1,6 +1,7 @@
 #include "libdump/weights/safetensors_weights.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +9,7 @@
 #include "formats/error.h"
 #include "formats/mapped_file.h"
 #include "formats/sha256.h"
+#include "libdump/torch_device.h"
 #include "libdump/weights/finite.h"
 #include "libdump/weights/mxfp4.h"
 
@@ -165,6 +167,24 @@ at::Tensor SafeTensorsWeights::load(const std::string& name, const std::vector<i
   MappedFile::forget(weight.bytes);  // a weight is read once a run
   check_finite(out, name);
   return out;
+}
+
+at::Tensor SafeTensorsWeights::load_on(at::Device device, const std::string& name,
+                                       const std::vector<int64_t>& shape) const {
+  const Tensor& weight = need(name, shape);
+  const auto dtype = weight.dtype;
+  if (device.is_cpu() || (dtype != DType::BF16 && dtype != DType::F16))
+    return WeightSource::load_on(device, name, shape);
+  at::Tensor stored = at::empty(shape, at::TensorOptions(dtype == DType::BF16 ? at::kBFloat16 : at::kHalf)
+                                           .pinned_memory(true));
+  auto* to = static_cast<std::byte*>(stored.mutable_data_ptr());
+  at::parallel_for(0, static_cast<int64_t>(weight.bytes.size()), 1 << 20, [&](int64_t first, int64_t last) {
+    std::memcpy(to + first, weight.bytes.data() + first, static_cast<size_t>(last - first));
+  });
+  MappedFile::forget(weight.bytes);
+  const at::Tensor there = to_device(stored, device).to(at::kFloat);
+  if (!at::isfinite(there).all().item<bool>()) check_finite(stored.to(at::kFloat), name);  // says where
+  return there;
 }
 
 at::Tensor SafeTensorsWeights::load_part(const std::string& name, const std::vector<int64_t>& shape,

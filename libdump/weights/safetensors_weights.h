@@ -15,6 +15,8 @@ class SafeTensorsWeights : public WeightSource {
   // agree with them.
   explicit SafeTensorsWeights(const std::filesystem::path& directory);
   at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const override;
+  at::Tensor load_on(at::Device device, const std::string& name,
+                     const std::vector<int64_t>& shape) const override;
   at::Tensor load_part(const std::string& name, const std::vector<int64_t>& shape,
                        int64_t index) const override;
   at::Tensor load_rows(const std::string& name, const std::vector<int64_t>& shape,

@@ -16,6 +16,9 @@ class WeightSource {
   // (shape) float32, freshly allocated. Missing tensor, other shape, unsupported block type, NaN or infinity:
   // an error that names tensor, expected and found.
   virtual at::Tensor load(const std::string& name, const std::vector<int64_t>& shape) const = 0;
+  // load() on that device: what is stored in 16 bits travels so.
+  virtual at::Tensor load_on(at::Device device, const std::string& name,
+                             const std::vector<int64_t>& shape) const;
   // The `index`-th part of a tensor of that shape along its first dimension, (shape[1:]) float32: experts are
   // stored as one tensor and read one at a time.
   virtual at::Tensor load_part(const std::string& name, const std::vector<int64_t>& shape,

@@ -9,6 +9,7 @@
 #include "formats/error.h"
 #include "formats/safetensors.h"
 #include "libdump/decoder.h"
+#include "libdump/models/host_rows.h"
 #include "libdump/weights/mxfp4.h"
 #include "tests/support/support.h"
 
@@ -32,12 +33,12 @@ struct Errors {
 };
 // Rows of the first `layers` layers.
 Errors compare(const std::string& name, const test::fs::path& path, Precision precision, int64_t length,
-               size_t layers = 100) {
+               size_t layers = 100, at::Device device = at::kCPU) {
   const SafeTensors golden = read_safetensors(test::golden("families/" + name + ".safetensors"));
   const auto expected = [&](const std::string& part) {
     return golden.tensors.at(fmt::format("{}.{}", length, part)).floats();
   };
-  auto model = open_model(path, precision);
+  auto model = open_model(path, precision, device);
   Decoder decoder(*model, {prompt(length)}, {1, true});
   Errors errors;
   const auto positions = kept(length);
@@ -48,7 +49,8 @@ Errors compare(const std::string& name, const test::fs::path& path, Precision pr
   };
   size_t row = 0;  // of the layers that have a cache
   for (size_t layer = 0; !decoder.done(); ++layer) {
-    decoder.run_layer([&](int64_t, const AttentionRows& rows) {
+    decoder.run_layer([&](int64_t, const AttentionRows& of_model) {
+      const HostRows rows(of_model);
       const LayerShape& s = *rows.shape;
       const auto check = [&](const char* part, const float* values, int64_t width) {
         const auto found = picked(values, width), all = expected(part);
@@ -67,7 +69,7 @@ Errors compare(const std::string& name, const test::fs::path& path, Precision pr
       ++row;
     });
   }
-  const at::Tensor logits = model->logits(decoder.hidden()[0]);
+  const at::Tensor logits = to_cpu(model->logits(decoder.hidden()[0]));
   errors.logits =
       test::relative_error(picked(logits.const_data_ptr<float>(), logits.size(1)), expected("logits"));
   return errors;
@@ -88,6 +90,9 @@ TEST_P(Families, RowsAndLogitsOfTransformers) {
     const Errors rounded = compare(GetParam(), path, Precision::BFloat16, length, experts ? 1 : 100);
     EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
     EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
+    const Errors half = compare(GetParam(), path, Precision::Float16, length, experts ? 1 : 100);
+    EXPECT_LE(half.rows, 3e-3) << length << " tokens, " << half.where;
+    EXPECT_GE(half.rows, 1e-5) << "float16 was asked for and float32 was run";
   }
 }
 INSTANTIATE_TEST_SUITE_P(All, Families,
@@ -97,6 +102,27 @@ INSTANTIATE_TEST_SUITE_P(All, Families,
                                            "gemma2", "gemma2_scale", "yarn", "longrope", "dynamic", "qwen3_5",
                                            "qwen3_5_moe", "qwen3_next"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The same on a GPU; its sums in the order it likes.
+TEST_P(Families, OnAGpu) {
+  at::Device device = at::kCPU;
+  try {
+    device = torch_device("cuda");
+  } catch (const std::runtime_error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const auto path = test::golden(std::string("families/") + GetParam());
+  const bool experts = test::read(path / "config.json").find("experts") != std::string::npos;
+  for (const int64_t length : {1, 7, 130, 700}) {
+    const Errors exact = compare(GetParam(), path, Precision::Float32, length, 100, device);
+    EXPECT_LE(exact.rows, 1e-4) << length << " tokens, " << exact.where;
+    EXPECT_LE(exact.logits, 1e-4) << length << " tokens";
+    const Errors rounded =
+        compare(GetParam(), path, Precision::BFloat16, length, experts ? 1 : 100, device);
+    EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
+    EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
+  }
+}
 
 // Every four bits under every scale, as transformers reads them: denormal, infinite and all.
 TEST(FamiliesMxfp4, EveryCodeUnderEveryScaleToTheBit) {

@@ -1,0 +1,130 @@
+#include "libdump/device_layers.h"
+
+#include <ATen/ATen.h>
+
+#include "libdump/torch_device.h"
+
+namespace oscar::on_device {
+
+at::Tensor normed_activation(const at::Tensor& x, const at::Tensor& weight, double eps, Precision precision) {
+  return activation(rms_norm(x, weight, eps), precision);
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const int64_t width = gate_up.size(1) / 2;
+  return at::silu(gate_up.narrow(1, 0, width)).mul_(gate_up.narrow(1, width, width));
+}
+
+namespace {
+
+// x (T, heads, dim) float32.
+at::Tensor turned(const at::Tensor& x, const RopeTable& rope, int64_t position) {
+  const int64_t half = rope.config().dim / 2;
+  auto [cos, sin] = rope.angles_on_device(position, x.size(0));
+  cos = cos.unsqueeze(1);
+  sin = sin.unsqueeze(1);
+  const bool neighbours = rope.config().neighbours;
+  const at::Tensor pairs = x.narrow(2, 0, 2 * half);
+  const at::Tensor first = neighbours ? pairs.slice(2, 0, {}, 2) : pairs.narrow(2, 0, half),
+                   second = neighbours ? pairs.slice(2, 1, {}, 2) : pairs.narrow(2, half, half);
+  const at::Tensor a = first * cos - second * sin, b = second * cos + first * sin;
+  const at::Tensor out = neighbours ? at::stack({a, b}, 3).flatten(2) : at::cat({a, b}, 2);
+  return 2 * half == x.size(2) ? out : at::cat({out, x.narrow(2, 2 * half, x.size(2) - 2 * half)}, 2);
+}
+
+}  // namespace
+
+std::vector<at::Tensor> positioned(const at::Tensor& projected, const std::vector<HeadRows>& of, double eps,
+                                   int64_t position) {
+  const int64_t tokens = projected.size(0);
+  std::vector<at::Tensor> out;
+  for (const HeadRows& rows : of) {
+    const int64_t width = int64_t{rows.heads} * rows.dim;
+    at::Tensor x = projected.narrow(1, rows.column, width).to(at::kFloat);
+    if (rows.norm.defined())
+      x = at::rms_norm(x.reshape({-1, rows.norm.numel()}), {rows.norm.numel()}, rows.norm, eps);
+    x = x.reshape({tokens, rows.heads, rows.dim});
+    if (rows.rope) x = turned(x, *rows.rope, position);
+    out.push_back(x.to(projected.scalar_type()).contiguous());
+  }
+  return out;
+}
+
+void each_score_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                      const LayerShape& shape, const std::function<void(const ScoreBlock&)>& take) {
+  const int64_t tokens = k.size(0), heads = shape.kv_heads, group = shape.group();
+  const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / (heads * group * tokens));
+  const at::Tensor keys = k.to(at::kFloat).permute({1, 2, 0}).contiguous();  // (Hkv, Dk, T)
+  const at::Tensor all = at::arange(tokens, positions.options());
+  for (int64_t first = 0; first < positions.size(0); first += block) {
+    ScoreBlock b{first, std::min(block, positions.size(0) - first), {}, {}, {}};
+    const at::Tensor at = positions.narrow(0, first, b.count);
+    const at::Tensor queries = q.index_select(0, at).to(at::kFloat).permute({1, 0, 2}).reshape(
+        {heads, group * b.count, shape.dim_k});
+    b.logits = at::bmm(queries, keys).view({heads, group, b.count, tokens}).mul_(shape.scale);
+    if (shape.logit_cap > 0) {
+      const at::Tensor tanh = at::tanh(b.logits / shape.logit_cap);
+      b.slope = 1 - tanh.square();
+      b.logits = tanh * shape.logit_cap;
+    }
+    const at::Tensor distance = at.unsqueeze(1) - all.unsqueeze(0);  // (n, T)
+    b.visible = distance.ge(0);
+    if (shape.sliding_window > 0) b.visible = b.visible.logical_and(distance.lt(shape.sliding_window));
+    take(b);
+  }
+}
+
+namespace {
+
+// (Hq, 1) float32; undefined without sinks.
+at::Tensor sinks_of(const LayerShape& shape, at::Device device) {
+  if (shape.sink_logits.empty()) return {};
+  return to_device(at::tensor(shape.sink_logits).view({-1, 1}), device);
+}
+
+AttentionOutput by_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const LayerShape& shape) {
+  const int64_t tokens = q.size(0), heads = shape.kv_heads, group = shape.group();
+  const at::Tensor values = v.to(at::kFloat).permute({1, 0, 2}).contiguous();  // (Hkv, T, Dv)
+  AttentionOutput out{at::empty({tokens, shape.q_heads, shape.dim_v}, q.options()),
+                      at::empty({shape.q_heads, tokens}, q.options().dtype(at::kFloat))};
+  const at::Tensor sinks = sinks_of(shape, q.device());
+  each_score_block(q, k, at::arange(tokens, q.options().dtype(at::kLong)), shape, [&](const ScoreBlock& b) {
+    const at::Tensor logits = b.logits.masked_fill(b.visible.logical_not(), -INFINITY);
+    at::Tensor lse = at::logsumexp(logits, {3}).view({shape.q_heads, b.count});
+    if (sinks.defined()) lse = at::logaddexp(lse, sinks);
+    const at::Tensor p = at::exp(logits - lse.view({heads, group, b.count, 1}));
+    const at::Tensor o = at::bmm(p.view({heads, group * b.count, tokens}), values);
+    out.o.narrow(0, b.first, b.count)
+        .copy_(o.view({shape.q_heads, b.count, shape.dim_v}).permute({1, 0, 2}));
+    out.lse.narrow(1, b.first, b.count).copy_(lse);
+  });
+  return out;
+}
+
+}  // namespace
+
+AttentionOutput causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const LayerShape& shape) {
+  const bool fused = q.is_cuda() && q.element_size() == 2 && shape.dim_k == shape.dim_v &&
+                     shape.dim_k % 8 == 0 && shape.dim_k <= 256 && shape.logit_cap == 0;
+  if (!fused) return by_blocks(q, k, v, shape);
+  const int64_t tokens = q.size(0);
+  std::optional<c10::SymInt> left;
+  if (shape.sliding_window > 0) left = shape.sliding_window - 1;
+  const auto all = at::_flash_attention_forward_symint(
+      q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, {}, tokens, tokens, 0.0, /*is_causal=*/true,
+      /*return_debug_mask=*/false, shape.scale, left);
+  AttentionOutput out{std::get<0>(all).squeeze(0), std::get<1>(all).squeeze(0).narrow(1, 0, tokens)};
+  if (const at::Tensor sinks = sinks_of(shape, q.device()); sinks.defined()) {
+    const at::Tensor lse = at::logaddexp(out.lse, sinks);
+    const at::Tensor share = at::exp(out.lse - lse);  // (Hq, T)
+    out.o = (out.o.to(at::kFloat) * share.t().unsqueeze(2)).to(out.o.scalar_type());
+    out.lse = lse;
+  }
+  out.o = out.o.contiguous();
+  out.lse = out.lse.contiguous();
+  return out;
+}
+
+}  // namespace oscar::on_device

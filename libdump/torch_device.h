@@ -1,0 +1,47 @@
+// Where a forward runs: the CPU, or a GPU through a LibTorch that has CUDA. Nothing is linked for it: its
+// library is loaded when a GPU is first asked for.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace oscar {
+
+// "cpu", "cuda" (device 0) or "cuda:N". std::invalid_argument for other text; std::runtime_error says why a
+// device cannot be used: a LibTorch without CUDA, no driver, no such device.
+at::Device torch_device(const std::string& text);
+
+// Bytes that are free on a GPU now.
+int64_t free_memory(at::Device device);
+// Whether the kernels of this build (kernels/*_device.h) run there; where not, LibTorch does what they do.
+bool has_kernels(at::Device device);
+// What LibTorch launches on from this thread, for kernels/*_device.h. Makes the device the thread's own.
+void* stream_of(at::Device device);
+// Waits for all that was launched from this thread.
+void wait_for(at::Device device);
+
+// While it lives, this thread launches on a stream of its own; the destructor waits for what it launched. The
+// CPU: nothing.
+class SideStream {
+ public:
+  // One stream for each, since freed memory is used again by the same stream only. Finishing begins when all is
+  // done that was launched on the device's first stream before.
+  enum class Work : uint8_t { Loading, Finishing };
+  SideStream(at::Device device, Work work);
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The tensor on `device`; from the CPU through page-locked memory, without waiting. Itself when it is there.
+at::Tensor to_device(const at::Tensor& tensor, at::Device device);
+// A copy on the CPU, by page-locked memory.
+at::Tensor to_cpu(const at::Tensor& tensor);
+
+}  // namespace oscar
