@@ -143,6 +143,12 @@ RopeTable::Angles RopeTable::angles(int64_t first, int64_t count, int64_t length
   return result;
 }
 
+at::Tensor Linear::exact(const at::Tensor& x) const {
+  if (x.is_cpu() || x.scalar_type() == at::kFloat) return (*this)(x).to(at::kFloat);
+  const at::Tensor out = at::mm(x, weight_.t(), at::kFloat);
+  return bias_.defined() ? out + bias_ : out;
+}
+
 namespace {
 inline float as_float(float x) {
   return x;

@@ -21,7 +21,8 @@ class Linear {
   // (out, in) float32, and (out) where there is a bias.
   Linear(const at::Tensor& weight, Precision precision, const at::Tensor& bias = {});
   at::Tensor operator()(
-      const at::Tensor& x) const;  // x (T, in) from activation(); (T, out) float32 or bfloat16
+      const at::Tensor& x) const;  // x (T, in) from activation(); (T, out) float32 or rounded as x
+  at::Tensor exact(const at::Tensor& x) const;  // float32, without that rounding on a GPU
 
  private:
   at::Tensor weight_, bias_;

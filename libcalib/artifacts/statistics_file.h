@@ -21,7 +21,7 @@ struct SequenceRows {
 // AtomicFile).
 class StatisticsWriter {
  public:
-  // Rows and probes are stored as `rows_dtype`, F32 or BF16.
+  // Rows and probes are stored as `rows_dtype`, F32, BF16 or F16.
   StatisticsWriter(const std::filesystem::path& path, DType rows_dtype);
   ~StatisticsWriter();
   // `probes` by their index in the run; those of 0 tokens (run by other workers) are left out.

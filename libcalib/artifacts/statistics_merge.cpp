@@ -266,7 +266,9 @@ std::vector<std::string> StatisticsReader::notes() const {
 void write_whole(const StatisticsReader& reader, const std::filesystem::path& destination) {
   const StatisticsHeader& header = reader.header();
   AtomicFile file(destination);
-  StatisticsWriter writer(file.path(), header.provenance.dtype == "bfloat16" ? DType::BF16 : DType::F32);
+  StatisticsWriter writer(file.path(), header.provenance.dtype == "bfloat16"  ? DType::BF16
+                                       : header.provenance.dtype == "float16" ? DType::F16
+                                                                              : DType::F32);
   for (const auto& shape : header.layers) {
     LayerStatistics layer = reader.layer(shape.layer);
     layer.rows = reader.rows(shape.layer);

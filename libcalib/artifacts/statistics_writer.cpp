@@ -22,8 +22,8 @@ Tensor stored(DType dtype, Shape shape, std::span<const float> values) {
 
 StatisticsWriter::StatisticsWriter(const std::filesystem::path& path, DType rows_dtype)
     : file_(std::make_unique<Hdf5Writer>(path)), rows_dtype_(rows_dtype) {
-  if (rows_dtype != DType::F32 && rows_dtype != DType::BF16) {
-    throw invalid("{}: rows are stored as F32 or BF16, not {}", path.string(), info(rows_dtype).name);
+  if (rows_dtype != DType::F32 && rows_dtype != DType::BF16 && rows_dtype != DType::F16) {
+    throw invalid("{}: rows are stored as F32, BF16 or F16, not {}", path.string(), info(rows_dtype).name);
   }
 }
 StatisticsWriter::~StatisticsWriter() = default;

@@ -81,7 +81,7 @@ class GatedDelta : public Mixer {
           "layer {} keeps a state instead of a cache (gated delta rule): it runs whole sequences only",
           layer_);
     const int64_t tokens = x.size(0);
-    const at::Tensor in = to_cpu(in_(x).to(at::kFloat).contiguous());  // the recurrence is the CPU's
+    const at::Tensor in = to_cpu(in_.exact(x).contiguous());  // the recurrence is the CPU's
     const at::Tensor mixed = convolved(in);
     at::Tensor out = at::empty({tokens, delta_.v_heads * delta_.dim_v}, at::kFloat);
     at::parallel_for(0, delta_.v_heads, 1, [&](int64_t first, int64_t last) {

@@ -19,7 +19,7 @@ at::Tensor grams(const at::Tensor& rows, const at::Tensor& weights) {
   const int64_t heads = rows.size(0), n = rows.size(1), d = rows.size(2), blocks = (n + kBlock - 1) / kBlock;
   at::Tensor right = weights.defined() ? rows * weights.unsqueeze(2) : rows;
   const auto in_blocks = [&](const at::Tensor& x) {
-    return at::constant_pad_nd(x, {0, 0, 0, blocks * kBlock - n}).view({heads * blocks, kBlock, d});
+    return at::constant_pad_nd(x, {0, 0, 0, blocks * kBlock - n}).reshape({heads * blocks, kBlock, d});
   };
   return at::bmm(in_blocks(rows).transpose(1, 2), in_blocks(right))
       .view({heads, blocks, d, d})

@@ -56,7 +56,7 @@ class DeviceParts : public ::testing::TestWithParam<const char*> {};
 // Sums, samples and the second pass of rows that families make: grouped heads, windows, sinks, caps.
 TEST_P(DeviceParts, SumsOfTheCpu) {
   auto model = open_model(test::golden(std::string("families/") + GetParam()), Precision::Float32);
-  const std::vector<int64_t> lengths{130, 77, 1};
+  const std::vector<int64_t> lengths{130, 512, 1};
   std::vector<std::vector<int32_t>> sequences;
   for (const int64_t n : lengths) sequences.push_back(ids(n, n, 96));
   for (const double share : {1.0, 0.4}) {
