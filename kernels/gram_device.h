@@ -11,7 +11,7 @@ inline constexpr int kMaxWeightings = 3;
 
 struct GramBatch {
   int64_t n = 0;  // rows of a query head
-  // One output a head: rows of the `group` query heads that share it are added up. dim: a multiple of 16 up
+  // One output a head: rows of the `group` query heads that share it are added up. dim: a multiple of 8 up
   // to 256; what lies between 64, 96, 128, 192 and 256 costs as much as the next of them.
   int heads = 0, group = 1, dim = 0;
   const void* rows = nullptr;  // bfloat16, 16-byte aligned: rows[t * stride + (h * group + j) * dim + i]
