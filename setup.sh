@@ -11,6 +11,8 @@ Installs missing Debian packages (with sudo unless root), puts a CPU LibTorch in
 build/release. A second run takes seconds.
 
 Options:
+  --cuda          for a GPU: a LibTorch with CUDA (about 3 GB to download) and the GPU kernels (needs nvcc 13), built into
+                  build/cuda
   --no-build      stop before configuring and building
   --python PATH   the Python whose pip downloads LibTorch (default: python3, then /usr/bin/python3)
   --jobs N        compile jobs (default: one a core, but no more than one a GiB of memory)
@@ -24,9 +26,10 @@ torch_version=2.11.0
 packages=(g++ cmake ninja-build ccache pkg-config unzip ca-certificates python3 python3-pip libhdf5-dev libeigen3-dev
   libfmt-dev libcli11-dev libgtest-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev zlib1g-dev)
 
-build=yes python='' jobs=''
+build=yes python='' jobs='' preset=release
 while (($#)); do
   case $1 in
+    --cuda) preset=cuda ;;
     --no-build) build=no ;;
     --python) python=${2:?--python needs a path}; shift ;;
     --jobs) jobs=${2:?--jobs needs a number}; shift ;;
@@ -61,6 +64,11 @@ step() { # title, log name, what to run after a failure, command…
 }
 have() { echo "==> $1: already there"; }
 
+if [[ $preset == cuda && $build == yes ]]; then
+  CUDACXX=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || fail "no nvcc: the GPU kernels need the CUDA toolkit 13" "export PATH=/path/to/cuda/bin:\$PATH"
+  export CUDACXX
+fi
+
 # 1. Debian packages
 as_root=()
 ((EUID == 0)) || as_root=(sudo)
@@ -88,7 +96,8 @@ fi
 torch_in() { # directory: is it a LibTorch, or a site-packages that has one?
   local dir
   for dir in "$1" "$1/torch"; do
-    [[ -f $dir/include/ATen/ATen.h && -f $dir/lib/libtorch_cpu.so ]] && return 0
+    [[ -f $dir/include/ATen/ATen.h && -f $dir/lib/libtorch_cpu.so ]] || continue
+    [[ $preset != cuda || -f $dir/lib/libtorch_cuda.so ]] && return 0
   done
   return 1
 }
@@ -110,6 +119,10 @@ find_pip() {
 # that libtorch_cpu.so was linked with (never used on a CPU, but the loader wants it). The wheel of any Python will do.
 fetch_torch() { # destination
   local tag wheel platforms=()
+  if [[ $preset == cuda ]]; then  # with the CUDA libraries that it names as its needs
+    TMPDIR=$1 "$python" -m pip install --target "$1" --disable-pip-version-check --no-compile "torch==$torch_version"
+    return
+  fi
   for tag in manylinux_2_{28,27,26,25,24,17} manylinux2014; do platforms+=(--platform "${tag}_$(uname -m)"); done
   TMPDIR=$1 "$python" -m pip download --no-deps --dest "$1/wheels" --disable-pip-version-check --only-binary=:all: \
     --implementation cp --python-version 3.11 "${platforms[@]}" \
@@ -123,7 +136,7 @@ fetch_torch() { # destination
   rm -rf "$1/wheels"
 }
 if [[ -n ${OSCAR_TORCH_DIR-} ]]; then
-  torch_in "$OSCAR_TORCH_DIR" || fail "OSCAR_TORCH_DIR=$OSCAR_TORCH_DIR has no include/ATen/ATen.h and lib/libtorch_cpu.so" "unset OSCAR_TORCH_DIR   # or point it at a LibTorch"
+  torch_in "$OSCAR_TORCH_DIR" || fail "OSCAR_TORCH_DIR=$OSCAR_TORCH_DIR has no include/ATen/ATen.h and lib/libtorch_cpu.so$([[ $preset != cuda ]] || echo ', or no lib/libtorch_cuda.so')" "unset OSCAR_TORCH_DIR   # or point it at a LibTorch"
   have "LibTorch in OSCAR_TORCH_DIR ($OSCAR_TORCH_DIR)"
 elif where=$(CMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH-} torch_found); then
   have "LibTorch in $where"
@@ -131,7 +144,9 @@ else
   find_pip || fail "no Python with pip (tried: ${python:-python3 /usr/bin/python3})" "${as_root[*]} apt-get install -y python3-pip"
   rm -rf .deps/libtorch.partial.*  # of a run that was killed
   partial=$(mktemp -d .deps/libtorch.partial.XXXXXX)
-  step "Downloading LibTorch $torch_version from PyPI (about 0.5 GB)" torch "$python -m pip download --no-deps torch==$torch_version   # is PyPI reachable? is the disk full?" fetch_torch "$partial"
+  size=0.5
+  [[ $preset != cuda ]] || size=3
+  step "Downloading LibTorch $torch_version from PyPI (about $size GB)" torch "$python -m pip download --no-deps torch==$torch_version   # is PyPI reachable? is the disk full?" fetch_torch "$partial"
   torch_in "$partial" || fail "the torch wheel has not the files that were expected of it" "export OSCAR_TORCH_DIR=/path/to/libtorch"
   rm -rf .deps/libtorch
   chmod 755 "$partial"  # mktemp gives 700
@@ -148,6 +163,6 @@ if [[ -z $jobs ]]; then
 fi
 cmake_options=()
 [[ -z ${OSCAR_TORCH_DIR-} ]] || cmake_options+=("-DOSCAR_TORCH_DIR=$(realpath "$OSCAR_TORCH_DIR")")
-step "Configuring build/release" configure "rm -rf build/release   # then look at the message above" cmake --preset release "${cmake_options[@]}"
-step "Building with $jobs jobs (minutes the first time)" build "cmake --build --preset release -j1   # shows the first error alone" cmake --build --preset release "-j$jobs"
-echo "Tools are in build/release/bin. Next: examples/quickstart.sh, or tests/run.sh"
+step "Configuring build/$preset" configure "rm -rf build/$preset   # then look at the message above" cmake --preset "$preset" "${cmake_options[@]}"
+step "Building with $jobs jobs (minutes the first time)" build "cmake --build --preset $preset -j1   # shows the first error alone" cmake --build --preset "$preset" "-j$jobs"
+echo "Tools are in build/$preset/bin. Next: examples/quickstart.sh, or tests/run.sh"

@@ -2,16 +2,41 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "formats/error.h"
+#include "kernels/forward_device.h"
 #include "libdump/torch_device.h"
 
 namespace oscar::on_device {
+namespace {
+
+void check(const Status& status) {
+  if (!status.ok()) throw failure("{}", status.what);
+}
+
+}  // namespace
 
 at::Tensor normed_activation(const at::Tensor& x, const at::Tensor& weight, double eps, Precision precision) {
-  return activation(rms_norm(x, weight, eps), precision);
+  const bool kernel = precision == Precision::BFloat16 && x.size(1) % 4 == 0 && has_kernels(x.device());
+  if (!kernel) return activation(rms_norm(x, weight, eps), precision);
+  const at::Tensor rows = x.contiguous();
+  at::Tensor out = at::empty(rows.sizes(), rows.options().dtype(at::kBFloat16));
+  check(cuda::rms_norm(rows.const_data_ptr<float>(), weight.const_data_ptr<float>(), eps, rows.size(0),
+                       static_cast<int>(rows.size(1)), out.mutable_data_ptr(), nullptr,
+                       stream_of(x.device())));
+  return out;
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
+  if (gate_up.scalar_type() == at::kBFloat16 && width % 8 == 0 && gate_up.is_contiguous() &&
+      has_kernels(gate_up.device())) {
+    at::Tensor out = at::empty({gate_up.size(0), width}, gate_up.options());
+    check(cuda::swiglu(gate_up.const_data_ptr(), gate_up.size(0), width, out.mutable_data_ptr(),
+                       stream_of(gate_up.device())));
+    return out;
+  }
   return at::silu(gate_up.narrow(1, 0, width)).mul_(gate_up.narrow(1, width, width));
 }
 
@@ -34,9 +59,46 @@ at::Tensor turned(const at::Tensor& x, const RopeTable& rope, int64_t position) 
 
 }  // namespace
 
+// One launch for all of them.
+static std::vector<at::Tensor> positioned_by_kernel(const at::Tensor& projected,
+                                                    const std::vector<HeadRows>& of, double eps,
+                                                    int64_t position) {
+  std::vector<at::Tensor> out;
+  std::vector<std::pair<at::Tensor, at::Tensor>> angles;
+  std::vector<cuda::RotaryRows> jobs;
+  for (const HeadRows& rows : of) {
+    out.push_back(at::empty({projected.size(0), rows.heads, rows.dim}, projected.options()));
+    cuda::RotaryRows job;
+    job.in = projected.const_data_ptr();
+    job.in_stride = projected.stride(0);
+    job.column = rows.column;
+    job.heads = rows.heads;
+    job.dim = rows.dim;
+    job.rows = projected.size(0);
+    job.norm = rows.norm.defined() ? rows.norm.const_data_ptr<float>() : nullptr;
+    job.eps = eps;
+    if (rows.rope) {
+      angles.push_back(rows.rope->angles_on_device(position, projected.size(0)));
+      job.cos = angles.back().first.const_data_ptr<float>();
+      job.sin = angles.back().second.const_data_ptr<float>();
+      job.rotary_dim = rows.rope->config().dim;
+      job.neighbours = rows.rope->config().neighbours;
+    }
+    job.out = out.back().mutable_data_ptr();
+    jobs.push_back(job);
+  }
+  check(cuda::rotary(jobs.data(), static_cast<int>(jobs.size()), stream_of(projected.device())));
+  return out;
+}
+
 std::vector<at::Tensor> positioned(const at::Tensor& projected, const std::vector<HeadRows>& of, double eps,
                                    int64_t position) {
   const int64_t tokens = projected.size(0);
+  const bool by_head = std::ranges::all_of(of, [](const HeadRows& rows) {
+    return rows.dim <= 512 && (!rows.norm.defined() || rows.norm.numel() == rows.dim);
+  });
+  if (by_head && projected.scalar_type() == at::kBFloat16 && has_kernels(projected.device()))
+    return positioned_by_kernel(projected, of, eps, position);
   std::vector<at::Tensor> out;
   for (const HeadRows& rows : of) {
     const int64_t width = int64_t{rows.heads} * rows.dim;

@@ -94,22 +94,30 @@ class GatedDelta : public Mixer {
  private:
   // Rows in the order q, k, v, z (all heads each), b, a.
   at::Tensor in_projection(const LayerParts& parts) const {
-    if (!delta_.fused)
-      return at::cat({parts.load("linear_attn.in_proj_qkv.weight"),
-                      parts.load("linear_attn.in_proj_z.weight"), parts.load("linear_attn.in_proj_b.weight"),
-                      parts.load("linear_attn.in_proj_a.weight")});
-    // Qwen3-Next: the parts of a key head, and of its value heads, side by side.
-    const int64_t hidden = parts.spec().config.hidden, values = delta_.v_heads / delta_.k_heads;
-    const at::Tensor qkvz = parts.load("linear_attn.in_proj_qkvz.weight").view({delta_.k_heads, -1, hidden});
-    const at::Tensor ba = parts.load("linear_attn.in_proj_ba.weight").view({delta_.k_heads, -1, hidden});
+    const int64_t values = delta_.v_heads / delta_.k_heads, width = values * delta_.dim_v;
     std::vector<at::Tensor> rows;
-    int64_t at = 0;
-    for (const int64_t size : {delta_.dim_k, delta_.dim_k, values * delta_.dim_v, values * delta_.dim_v}) {
-      rows.push_back(qkvz.narrow(1, at, size).reshape({-1, hidden}));
-      at += size;
+    const auto add = [&](const char* name) { rows.push_back(parts.load(name)); };
+    // A tensor that has the parts of a key head, and of its value heads, side by side.
+    const auto add_parts = [&](const char* name, std::initializer_list<int64_t> sizes) {
+      const at::Tensor weight = parts.load(name).view({delta_.k_heads, -1, parts.spec().config.hidden});
+      int64_t at = 0;
+      for (const int64_t size : sizes) {
+        rows.push_back(weight.narrow(1, at, size).flatten(0, 1));
+        at += size;
+      }
+    };
+    if (delta_.fused) {
+      add_parts("linear_attn.in_proj_qkvz.weight", {delta_.dim_k, delta_.dim_k, width, width});
+    } else {
+      add("linear_attn.in_proj_qkv.weight");
+      add("linear_attn.in_proj_z.weight");
     }
-    for (const int64_t part : {0, 1})
-      rows.push_back(ba.narrow(1, part * values, values).reshape({-1, hidden}));
+    if (delta_.fused_gates) {
+      add_parts("linear_attn.in_proj_ba.weight", {values, values});
+    } else {
+      add("linear_attn.in_proj_b.weight");
+      add("linear_attn.in_proj_a.weight");
+    }
     return at::cat(rows);
   }
 
@@ -148,7 +156,7 @@ class GatedDelta : public Mixer {
   void run_head(const at::Tensor& in, const at::Tensor& mixed, int64_t head, at::Tensor& out,
                 std::vector<float>& state, std::vector<float>& change) const {
     const int64_t tokens = in.size(0), width = in.size(1), dim = delta_.dim_v, channels = delta_.channels(),
-                  key_head = head / (delta_.v_heads / delta_.k_heads), keys = delta_.k_heads * delta_.dim_k;
+                  key_head = delta_.key_head(head), keys = delta_.k_heads * delta_.dim_k;
     const float* z = in.const_data_ptr<float>() + channels + head * dim;
     const float* gates = in.const_data_ptr<float>() + channels + delta_.v_heads * dim + head;  // b, then a
     std::vector<float> decay(static_cast<size_t>(tokens)), beta(decay.size());

@@ -22,7 +22,7 @@ TransformerSpec qwen_hybrid(const HfConfig& config, std::string_view experts, bo
   delta.dim_k = config.integer("linear_key_head_dim", 128);
   delta.dim_v = config.integer("linear_value_head_dim", 128);
   delta.kernel = config.integer("linear_conv_kernel_dim", 4);
-  delta.fused = fused_delta;
+  delta.fused = delta.fused_gates = fused_delta;
   const nlohmann::json* types = config.find("layer_types");
   if (types && (!types->is_array() || types->size() != spec.layers.size()))
     throw failure("{}/config.json: 'layer_types': expected one kind a layer, found {}", config.path(),

@@ -55,12 +55,14 @@ void add_delta(TensorShapes& shapes, const LayerSpec& layer, int64_t hidden) {
   const int64_t values = delta.v_heads * delta.dim_v, heads = delta.v_heads;
   if (delta.fused) {
     shapes[at("in_proj_qkvz.weight")] = {delta.channels() + values, hidden};
-    shapes[at("in_proj_ba.weight")] = {2 * heads, hidden};
   } else {
     shapes[at("in_proj_qkv.weight")] = {delta.channels(), hidden};
     shapes[at("in_proj_z.weight")] = {values, hidden};
-    shapes[at("in_proj_b.weight")] = shapes[at("in_proj_a.weight")] = {heads, hidden};
   }
+  if (delta.fused_gates)
+    shapes[at("in_proj_ba.weight")] = {2 * heads, hidden};
+  else
+    shapes[at("in_proj_b.weight")] = shapes[at("in_proj_a.weight")] = {heads, hidden};
   shapes[at("conv1d.weight")] = {delta.channels(), 1, delta.kernel};
   shapes[at("A_log")] = shapes[at("dt_bias")] = {heads};
   shapes[at("norm.weight")] = {delta.dim_v};

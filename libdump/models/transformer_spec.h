@@ -43,7 +43,13 @@ struct MoeSpec {
 struct DeltaSpec {
   int64_t k_heads = 0, v_heads = 0, dim_k = 0, dim_v = 0;  // k_heads = 0: a layer of attention
   int64_t kernel = 0;                                      // taps of the convolution
-  bool fused = false;  // in_proj_qkvz and in_proj_ba, by key heads, instead of in_proj_qkv, _z, _b and _a
+  bool fused = false;        // in_proj_qkvz, by key heads, instead of in_proj_qkv and _z
+  bool fused_gates = false;  // in_proj_ba, by key heads, instead of in_proj_b and _a
+  bool tiled = false;        // value heads in turns over the key heads, in every tensor; else the value heads
+                             // of a key head are neighbours
+  int64_t key_head(int64_t value_head) const {
+    return tiled ? value_head % k_heads : value_head / (v_heads / k_heads);
+  }
   int64_t channels() const { return 2 * k_heads * dim_k + v_heads * dim_v; }  // of q, k and v
 };
 
