@@ -185,6 +185,7 @@ nlohmann::ordered_json summary(const std::string& output, const DumpOptions& opt
     j["conversations"] = {{"count", input.conversations}, {"format", input.chat_format}};
   if (result.perplexity) j["perplexity"] = *result.perplexity;
   j["seconds"] = seconds;
+  j["seconds_for_weights"] = result.waited;
   return j;
 }
 
@@ -294,8 +295,8 @@ int run(Arguments& a) {
   cli::note(
       a.common.quiet,
       fmt::format(
-          "{:.1f} tokens/s over {:.1f} s, {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
-          double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds,
+          "{:.1f} tokens/s over {:.1f} s ({:.1f} s waiting for weights), {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
+          double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, result.waited,
           cli::human_bytes(double(peak_memory())), output,
           cli::human_bytes(double(std::filesystem::file_size(output))),
           worker.shard.whole() ? "" : "when all workers are done, ", all_shards(a.output, worker.shard)));

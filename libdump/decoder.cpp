@@ -7,6 +7,7 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <fstream>
 #include <mutex>
@@ -80,7 +81,10 @@ std::unique_ptr<DecoderLayer> Decoder::load(int layer) const {
 }
 
 const DecoderLayer& Decoder::weights() {
-  if (!current_) current_ = next_.valid() ? next_.get() : load(layer_);
+  if (current_) return *current_;
+  const auto begin = std::chrono::steady_clock::now();
+  current_ = next_.valid() ? next_.get() : load(layer_);
+  waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return *current_;
 }
 

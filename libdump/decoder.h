@@ -61,6 +61,7 @@ class Decoder {
   std::shared_ptr<Spill> states_;   // what hidden_ looks at, and keeps; none on a GPU
   std::vector<at::Tensor> hidden_;  // (T, hidden) of each sequence
   int layer_ = 0;
+  double waited_ = 0;
   std::unique_ptr<DecoderLayer> current_;
   std::future<std::unique_ptr<DecoderLayer>> next_;
 };

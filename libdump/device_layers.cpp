@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "formats/error.h"
 #include "kernels/forward_device.h"
@@ -164,6 +165,33 @@ AttentionOutput by_blocks(const at::Tensor& q, const at::Tensor& k, const at::Te
   return out;
 }
 
+// The fastest where it runs. Undefined where LibTorch or the card has it not.
+AttentionOutput by_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  static std::atomic<bool> refused{false};
+  if (refused) return {};
+  const auto heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
+  try {
+    const auto all = at::_scaled_dot_product_cudnn_attention(heads_first(q), heads_first(k), heads_first(v), {},
+                                                             /*compute_log_sumexp=*/true, 0.0,
+                                                             /*is_causal=*/true, false, scale);
+    return {std::get<0>(all).squeeze(0).transpose(0, 1), std::get<1>(all).view({q.size(1), q.size(0)})};
+  } catch (const c10::Error&) {
+    refused = true;
+    return {};
+  }
+}
+
+AttentionOutput by_flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const LayerShape& shape) {
+  const int64_t tokens = q.size(0);
+  std::optional<c10::SymInt> left;
+  if (shape.sliding_window > 0) left = shape.sliding_window - 1;
+  const auto all = at::_flash_attention_forward_symint(
+      q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, {}, tokens, tokens, 0.0, /*is_causal=*/true,
+      /*return_debug_mask=*/false, shape.scale, left);
+  return {std::get<0>(all).squeeze(0), std::get<1>(all).squeeze(0).narrow(1, 0, tokens)};
+}
+
 }  // namespace
 
 AttentionOutput causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -171,13 +199,9 @@ AttentionOutput causal_attention(const at::Tensor& q, const at::Tensor& k, const
   const bool fused = q.is_cuda() && q.element_size() == 2 && shape.dim_k == shape.dim_v &&
                      shape.dim_k % 8 == 0 && shape.dim_k <= 256 && shape.logit_cap == 0;
   if (!fused) return by_blocks(q, k, v, shape);
-  const int64_t tokens = q.size(0);
-  std::optional<c10::SymInt> left;
-  if (shape.sliding_window > 0) left = shape.sliding_window - 1;
-  const auto all = at::_flash_attention_forward_symint(
-      q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, {}, tokens, tokens, 0.0, /*is_causal=*/true,
-      /*return_debug_mask=*/false, shape.scale, left);
-  AttentionOutput out{std::get<0>(all).squeeze(0), std::get<1>(all).squeeze(0).narrow(1, 0, tokens)};
+  AttentionOutput out = shape.sliding_window == 0 && shape.dim_k <= 128 ? by_cudnn(q, k, v, shape.scale)
+                                                                        : AttentionOutput{};
+  if (!out.o.defined()) out = by_flash(q, k, v, shape);
   if (const at::Tensor sinks = sinks_of(shape, q.device()); sinks.defined()) {
     const at::Tensor lse = at::logaddexp(out.lse, sinks);
     const at::Tensor share = at::exp(out.lse - lse);  // (Hq, T)

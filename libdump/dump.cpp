@@ -258,6 +258,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
     }
   }
   written();
+  result.waited = decoder.waited();
   if (options.perplexity)
     result.perplexity =
         perplexity(model, decoder.hidden(), sequences, set.probes.empty() ? 0 : set.calibration.size());

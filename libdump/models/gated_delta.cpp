@@ -88,7 +88,7 @@ class GatedDelta : public Mixer {
       std::vector<float> state, change;
       for (int64_t h = first; h < last; ++h) run_head(in, mixed, h, out, state, change);
     });
-    return out_(activation(to_device(out, x.device()), precision_));
+    return out_.exact(activation(to_device(out, x.device()), precision_));
   }
 
  private:

@@ -113,6 +113,7 @@ double best_of(int runs, at::Device device, const F& run) {
 
 int main(int argc, char** argv) {
   const c10::InferenceMode guard;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const int layers = argc > 1 ? std::atoi(argv[1]) : 36;
   const int64_t length = argc > 2 ? std::atoll(argv[2]) : 2048, total = 30000;
   const at::Device device = torch_device("cuda");
