@@ -45,6 +45,7 @@ class Decoder {
   bool done() const;
   const DecoderLayer&
   weights();  // of the layer that run_layer() will run; read now if they are not there yet
+  double waited() const { return waited_; }  // seconds for weights, while nothing computed
 
   const std::vector<at::Tensor>& hidden() const { return hidden_; }  // where the model is
   // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of
