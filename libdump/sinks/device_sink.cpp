@@ -68,10 +68,7 @@ void DeviceSink::take_sequence(int64_t sequence, const AttentionRows& rows) {
 void DeviceSink::add(int64_t sequence, const at::Tensor& values) {
   if (!planes_.defined()) {
     const LayerSums sums = on_host(values);
-    if (!sums.finite())
-      throw failure("layer {}, sequence {}: an activation or a sum of them is not finite: the model overflows; "
-                    "run with another --dtype or check the checkpoint",
-                    shape().layer, sequence);
+    if (!sums.finite()) refuse(sequence);
     total_.add(sums);
     return;
   }
@@ -91,25 +88,40 @@ LayerSums DeviceSink::on_host(const at::Tensor& values) const {
   return sums;
 }
 
-ExactSums DeviceSink::exact_sums() {
+LayerSums DeviceSink::rounded(std::vector<LayerSums>* remainders) {
+  LayerSums sums;
+  at::Tensor used;
   if (planes_.defined()) {
-    const at::Tensor flags = to_cpu(flags_), used = to_cpu(planes_.ne(0).any(1));
-    if (const int sequence = flags.const_data_ptr<int32_t>()[0]; sequence != INT_MAX)
-      throw failure("layer {}, sequence {}: an activation or a sum of them is not finite: the model overflows; "
-                    "run with another --dtype or check the checkpoint",
-                    shape().layer, sequence);
-    if (flags.const_data_ptr<int32_t>()[1] != 0)
-      throw failure("layer {}: its sums span more than {} doubles hold exactly", shape().layer, kPlanes);
-    for (int64_t p = 0; p < kPlanes; ++p) {
-      if (used.const_data_ptr<bool>()[p]) total_.add(on_host(planes_[p]));
-    }
+    check_flags();
+    used = to_cpu(planes_.ne(0).any(1));
   }
-  LayerSums counts(shape());
-  counts.tokens = tokens_;
-  counts.score_queries = score_queries_;
-  counts.score_tokens = score_tokens_;
-  total_.add(counts);
-  return std::move(total_);
+  const bool* holds = used.defined() ? used.const_data_ptr<bool>() : nullptr;
+  if (holds && !remainders && !std::any_of(holds + 2, holds + kPlanes, [](bool some) { return some; })) {
+    sums = on_host(planes_[0] + planes_[1]);  // the nearest double of the two
+  } else {
+    for (int64_t p = 0; holds && p < kPlanes; ++p) {
+      if (holds[p]) total_.add(on_host(planes_[p]));
+    }
+    sums = total_.rounded();
+    if (remainders) *remainders = total_.remainders();
+  }
+  sums.tokens = tokens_;
+  sums.score_queries = score_queries_;
+  sums.score_tokens = score_tokens_;
+  return sums;
+}
+
+void DeviceSink::check_flags() const {
+  const at::Tensor flags = to_cpu(flags_);
+  if (const int sequence = flags.const_data_ptr<int32_t>()[0]; sequence != INT_MAX) refuse(sequence);
+  if (flags.const_data_ptr<int32_t>()[1] != 0)
+    throw failure("layer {}: its sums span more than {} doubles hold exactly", shape().layer, kPlanes);
+}
+
+void DeviceSink::refuse(int64_t sequence) const {
+  throw failure("layer {}, sequence {}: an activation or a sum of them is not finite: the model overflows; run "
+                "with another --dtype or check the checkpoint",
+                shape().layer, sequence);
 }
 
 RowsOfSequence DeviceSink::rows_of(const Kept& kept) const {

@@ -16,7 +16,7 @@ class DeviceSink : public LayerSink {
  protected:
   void take_sequence(int64_t sequence, const AttentionRows& rows) override;
   Probe probe_of(int64_t index, const AttentionRows& rows) const override;
-  ExactSums exact_sums() override;
+  LayerSums rounded(std::vector<LayerSums>* remainders) override;
   void add_second_pass(LayerSums& sums) override;
   std::map<int64_t, SampledRows> samples() override;
 
@@ -30,6 +30,8 @@ class DeviceSink : public LayerSink {
   };
   LayerSums on_host(const at::Tensor& values) const;
   void add(int64_t sequence, const at::Tensor& values);
+  void check_flags() const;
+  [[noreturn]] void refuse(int64_t sequence) const;
   RowsOfSequence rows_of(const Kept& kept) const;
 
   at::Tensor metric_;             // (Hq, Dv, Dv)

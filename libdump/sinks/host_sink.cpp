@@ -157,6 +157,11 @@ void HostSink::each_sequence(
   }
 }
 
+LayerSums HostSink::rounded(std::vector<LayerSums>* remainders) {
+  if (remainders) *remainders = total_.remainders();
+  return total_.rounded();
+}
+
 // One thread: the next layer has the others.
 void HostSink::add_second_pass(LayerSums& sums) {
   add_proxy(sums, static_cast<int64_t>(own().size()), 1, [this](int64_t i) {

@@ -17,7 +17,7 @@ class HostSink : public LayerSink {
  protected:
   void take_sequence(int64_t sequence, const AttentionRows& rows) override;
   Probe probe_of(int64_t index, const AttentionRows& rows) const override;
-  ExactSums exact_sums() override { return std::move(total_); }
+  LayerSums rounded(std::vector<LayerSums>* remainders) override;
   void add_second_pass(LayerSums& sums) override;
   std::map<int64_t, SampledRows> samples() override { return std::move(samples_); }
 

@@ -64,9 +64,7 @@ void LayerSink::take(int64_t index, const AttentionRows& rows) {
 
 LayerStatistics LayerSink::finish() {
   LayerStatistics layer;
-  const ExactSums total = exact_sums();
-  layer.sums = total.rounded();
-  if (options_.shard) layer.remainders = total.remainders();
+  layer.sums = rounded(options_.shard ? &layer.remainders : nullptr);
   if (options_.proxy && !options_.shard) add_second_pass(layer.sums);
   for (auto& [sequence, rows] : samples()) layer.rows.append(rows);
   layer.value_metric.assign(static_cast<size_t>(shape_.kv_heads), Matrix::Zero(shape_.dim_v, shape_.dim_v));

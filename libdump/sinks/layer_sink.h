@@ -47,7 +47,8 @@ class LayerSink {
  protected:
   virtual void take_sequence(int64_t sequence, const AttentionRows& rows) = 0;
   virtual Probe probe_of(int64_t index, const AttentionRows& rows) const = 0;
-  virtual ExactSums exact_sums() = 0;
+  // ExactSums::rounded() of all sequences, and its remainders where they are asked for; once.
+  virtual LayerSums rounded(std::vector<LayerSums>* remainders) = 0;
   virtual void add_second_pass(LayerSums& sums) = 0;
   virtual std::map<int64_t, SampledRows> samples() = 0;  // by sequence; once
 
