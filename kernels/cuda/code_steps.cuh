@@ -64,12 +64,6 @@ OSCAR_BOTH float bf16_at_least(float x) {
   return float_of((x > 0 ? bits + 0xffffu : bits) & 0xffff0000u);
 }
 
-// The bfloat16 below a bfloat16.
-OSCAR_BOTH float bf16_below(float x) {
-  const uint32_t bits = bits_of(x);
-  return float_of(x > 0 ? bits - 0x10000u : (bits | 0x80000000u) + 0x10000u);
-}
-
 #undef OSCAR_BOTH
 
 }  // namespace oscar::cuda

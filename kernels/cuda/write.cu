@@ -57,9 +57,10 @@ Status write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in, c
                      : clip == ClipClass::few  ? launch_write_few
                      : clip == ClipClass::some ? launch_write_some
                                                : launch_write_any;
-  const auto rotated = !rule.round_bf16         ? launch_write_rotated_float
-                       : clip == ClipClass::any ? launch_write_rotated_any
-                                                : launch_write_rotated_some;
+  const auto rotated = !rule.round_bf16          ? launch_write_rotated_float
+                       : clip == ClipClass::few  ? launch_write_rotated_few
+                       : clip == ClipClass::some ? launch_write_rotated_some
+                                                 : launch_write_rotated_any;
   const auto family = in.rotation ? rotated : plain;
   return status_of(family(f.dim, a, on), "launching the write");
 }

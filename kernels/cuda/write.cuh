@@ -30,7 +30,8 @@ cudaError_t launch_write_few(int dim, const WriteArguments& a, cudaStream_t stre
 cudaError_t launch_write_some(int dim, const WriteArguments& a, cudaStream_t stream);
 cudaError_t launch_write_any(int dim, const WriteArguments& a, cudaStream_t stream);
 cudaError_t launch_write_float(int dim, const WriteArguments& a, cudaStream_t stream);
-cudaError_t launch_write_rotated_some(int dim, const WriteArguments& a, cudaStream_t stream);  // few, too
+cudaError_t launch_write_rotated_few(int dim, const WriteArguments& a, cudaStream_t stream);
+cudaError_t launch_write_rotated_some(int dim, const WriteArguments& a, cudaStream_t stream);
 cudaError_t launch_write_rotated_any(int dim, const WriteArguments& a, cudaStream_t stream);
 cudaError_t launch_write_rotated_float(int dim, const WriteArguments& a, cudaStream_t stream);
 
@@ -66,91 +67,115 @@ OSCAR_DEVICE void store_levels(const WriteArguments& a, const RowPlace& at, int 
   }
 }
 
-// Rounding moves a step by far less than bfloat16 resolves, so that mostly the least bfloat16 from a step on
-// is known without knowing the step exactly: one near low + (k + 1/2) range / 3, k = 0, 1, 2.
-struct NearStep {
-  float first;
-  bool sure;
-};
-OSCAR_DEVICE NearStep near_step(int k, float low, float high, float range) {
-  const float reach = 0x1p-21f * (fabsf(low) + fabsf(high)), step = fmaf(k + 0.5f, range * (1.f / 3.f), low);
-  const float first = bf16_at_least(step - reach);
-  return {first, __float_as_uint(first) == __float_as_uint(bf16_at_least(step + reach))};
+// a / b where neither a, b nor the quotient is near the ends of the exponent's range.
+OSCAR_DEVICE float divide_regular(float a, float b) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(inverse) : "f"(b));
+  inverse = fmaf(fmaf(inverse, -b, 1.f), inverse, inverse);
+  const float near = a * inverse;
+  return fmaf(inverse, fmaf(near, -b, a), near);
 }
-template <bool kPacked>
-OSCAR_DEVICE Steps range_steps(float low, float high, float range, float scale, float zero) {
-  Steps steps;
-  steps.offset = 0;
-#pragma unroll
-  for (int k = 0; k < 3; ++k) {
-    const NearStep near = near_step(k, low, high, range);
-    steps.first[k] = near.first;
-    if (kPacked && near.sure) continue;
-    steps.first[k] = first_of_code(k + 1, scale, zero);
-    if (kPacked) steps.first[k] = bf16_at_least(steps.first[k]);
+// From a bfloat16 that is normal to the next above it; subtract it for the next below.
+OSCAR_DEVICE int bf16_up(float x) {
+  return (__float_as_int(x) >> 31 | 1) * 0x10000;
+}
+// The least bfloat16 whose code is at least k, k = 1, 2, 3, of a regular group: as first_of_code()
+// (code_steps.cuh) but in float32, whose errors are so much smaller than what bfloat16 resolves that there is
+// one candidate, which is tried.
+OSCAR_DEVICE float first_bf16_of_code(int k, float scale, float zero) {
+  const float tie = k == 1 ? 0x3p-26f : k == 2 ? 0x1p-24f : 0x1p-23f;
+  const float step = __fmul_rn(__fsub_rn(__fsub_rn(k - 0.5f, zero), tie), scale);
+  const float first = bf16_at_least(fmaf(fabsf(step), -0x1p-20f, step));
+  const float level = __fadd_rn(__fadd_rn(divide_regular(first, scale), zero), 0.5f);
+  return level >= k ? first : __int_as_float(__float_as_int(first) + bf16_up(first));
+}
+
+// Where the codes of a regular group rise; lanes 0, 1, 2 of a row know one step each, lane 3 that of lane 2.
+struct RowSteps {
+  float mine;
+  OSCAR_DEVICE Steps all(int lane) const {  // the lanes of the row together
+    const unsigned row = 15u << (lane & 28);
+    return {{__shfl_sync(row, mine, 0, 4), __shfl_sync(row, mine, 1, 4), __shfl_sync(row, mine, 2, 4)}, 0};
   }
-  return steps;
-}
-// Whether `affine` gives the codes of all bfloat16 rows: it never falls, so it does if it rises where the
-// codes do. Each lane of a row checks a step.
-OSCAR_DEVICE bool affine_holds(const Affine& affine, float low, float high, float range, int lane) {
-  const int k = min(lane & 3, 2);
-  const NearStep near = near_step(k, low, high, range);
-  const unsigned above = affine.code(near.first) - Affine::kExcess,
-                 below = affine.code(bf16_below(near.first)) - Affine::kExcess;
-  const bool holds = near.sure && above == k + 1u && below == static_cast<unsigned>(k);
+};
+// Whether `affine` gives the codes of the bfloat16 elements: it never falls, so it does if it rises where the
+// codes do. A step next to 0, as that in the middle of a group that is clipped on both sides, need only lie
+// between the elements.
+template <class Row, class Inside>
+OSCAR_DEVICE bool affine_holds(const Row& row, Inside inside, const Affine& affine, const RowSteps& steps,
+                               float range, int lane) {
+  const unsigned k = min(lane & 3, 2);
+  const float near = __uint_as_float(__float_as_uint(0x1p-18f * range) & 0xffff0000u),
+              under = __int_as_float(__float_as_int(steps.mine) - bf16_up(steps.mine));
+  const bool central = fabsf(steps.mine) < near;
+  const unsigned above = affine.code(central ? near : steps.mine) - Affine::kExcess,
+                 below = affine.code(central ? -near : under) - Affine::kExcess;
+  const unsigned centrals = __ballot_sync(kWarp, central) >> (lane & 28) & 15u;
+  bool holds = above == k + 1 && below == k;
+  if (__any_sync(kWarp, central)) holds = holds && (row.magnitudes_reach(near, inside) || centrals == 0);
   return (__ballot_sync(kWarp, holds) >> (lane & 28) & 15u) == 15u;
 }
 
+// Channels [size group, size (group + 1)), or all; sizes are multiples of 8.
+template <int D, bool kAll, class Row>
+OSCAR_DEVICE void encode_group(const Row& row, const WriteArguments& a, const RowPlace& at, int lane,
+                               float tau, int group, int size, UnitCodes (&codes)[D / 32]) {
+  const int t = lane & 3;
+  const auto inside = [&](int m) {
+    const int channel = 32 * m + 8 * t - group * size;
+    return kAll || (channel >= 0 && channel < size);
+  };
+  float low, high;
+  row.bounds(inside, low, high);
+  const float limit = low <= high ? tau : NAN;  // all are NaN, and the bounds infinite: as with no limit
+  low = __fadd_rn(fminf(fmaxf(low, -limit), limit), 0.f);
+  high = fminf(fmaxf(high, -limit), limit);
+  const float range = __fsub_rn(high, low);
+  const float scale = __fdiv_rn(range > 1e-8f ? range : 1e-8f, 3.f), zero = same_nan(__fdiv_rn(-low, scale));
+  store_levels<D>(a, at, t, group, scale, zero);
+  const bool regular = range > 1e-8f && range < 0x1p100f && fabsf(zero) < kMaxZero;
+  Steps steps;
+  if constexpr (Row::kPacked) {
+    const RowSteps own{first_bf16_of_code(min(t, 2) + 1, scale, zero)};
+    const float slope = __fdividef(1.f, range);
+    const Affine affine{slope, fmaf(-low, slope, 0x1p-21f)};  // a little high, as steps are a little low
+    if (affine_holds(row, inside, affine, own, range, lane) && regular) {
+#pragma unroll
+      for (int m = 0; m < Row::kUnits; ++m) {
+        if (inside(m)) codes[m] = row.codes(m, affine);
+      }
+      return;
+    }
+    if (regular) steps = own.all(lane);
+  } else if (regular) {
+    steps = {{first_of_code(1, scale, zero), first_of_code(2, scale, zero), first_of_code(3, scale, zero)},
+             0};
+  }
+  if (regular) {
+#pragma unroll
+    for (int m = 0; m < Row::kUnits; ++m) {
+      if (inside(m)) codes[m] = row.codes(m, steps);
+    }
+  } else {
+#pragma unroll
+    for (int m = 0; m < Row::kUnits; ++m) {
+      if (!inside(m)) continue;
+      float v[8];
+      row.unit(m, v);
+      codes[m] = codes_by_division(v, tau, scale, zero);
+    }
+  }
+}
 template <int D, class Row>
 OSCAR_DEVICE void encode_range(const Row& row, const WriteArguments& a, const RowPlace& at, int lane,
                                float tau, UnitCodes (&codes)[D / 32]) {
-  const int t = lane & 3, size = D / a.groups;
-#pragma unroll 1
-  for (int group = 0; group < a.groups; ++group) {
-    const auto inside = [&](int m) {  // sizes are multiples of 8
-      const int channel = 32 * m + 8 * t - group * size;
-      return channel >= 0 && channel < size;
-    };
-    float low, high;
-    row.bounds(inside, low, high);
-    if (low <= high) {  // else all are NaN, and the bounds infinite
-      low = low < -tau ? -tau : low > tau ? tau : low;
-      high = high < -tau ? -tau : high > tau ? tau : high;
-    }
-    low = __fadd_rn(low, 0.f);
-    const float range = __fsub_rn(high, low);
-    const float scale = __fdiv_rn(range > 1e-8f ? range : 1e-8f, 3.f),
-                zero = same_nan(__fdiv_rn(-low, scale));
-    store_levels<D>(a, at, t, group, scale, zero);
-    const bool regular = range > 1e-8f && range < INFINITY && fabsf(zero) < kMaxZero;
-    if constexpr (Row::kPacked) {
-      const float slope = __frcp_rn(range);
-      const Affine affine{slope, -low * slope};
-      if (affine_holds(affine, low, high, range, lane) && regular) {
-#pragma unroll
-        for (int m = 0; m < Row::kUnits; ++m) {
-          if (inside(m)) codes[m] = row.codes(m, affine);
-        }
-        continue;
-      }
-    }
-    if (regular) {
-      const Steps steps = range_steps<Row::kPacked>(low, high, range, scale, zero);
-#pragma unroll
-      for (int m = 0; m < Row::kUnits; ++m) {
-        if (inside(m)) codes[m] = row.codes(m, steps);
-      }
-    } else {
-#pragma unroll
-      for (int m = 0; m < Row::kUnits; ++m) {
-        if (!inside(m)) continue;
-        float v[8];
-        row.unit(m, v);
-        codes[m] = codes_by_division(v, tau, scale, zero);
-      }
-    }
+  if (a.groups == 1) {
+    encode_group<D, true>(row, a, at, lane, tau, 0, D, codes);
+    return;
   }
+#pragma unroll 1
+  for (int group = 0; group < a.groups; ++group)
+    encode_group<D, false>(row, a, at, lane, tau, group, D / a.groups, codes);
 }
 
 template <int D, class Row>

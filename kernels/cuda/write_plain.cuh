@@ -15,17 +15,16 @@ template <int D, ClipClass kClass, template <int> class RowOf>
 __global__ void __launch_bounds__(kWriteThreads, blocks_of(sizeof(RowOf<D>), kClass))
     write_rows(const WriteArguments a) {
   const int lane = threadIdx.x & 31, t = lane & 3;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWriteRows + threadIdx.x / 4;
-  int64_t token = index;
+  const unsigned index = blockIdx.x * kWriteRows + threadIdx.x / 4;
+  unsigned token = index;
   int head = blockIdx.y;
   if (!a.head_major) {
-    token = a.head_shift >= 0 ? static_cast<unsigned>(index) >> a.head_shift
-                              : static_cast<unsigned>(index) / static_cast<unsigned>(a.kv_heads);
+    token = a.head_shift >= 0 ? index >> a.head_shift : index / static_cast<unsigned>(a.kv_heads);
     head = static_cast<int>(index - token * a.kv_heads);
   }
-  const bool valid = token < a.tokens;
+  const bool valid = token < static_cast<unsigned>(a.tokens);
   const RowPlace at = place_row(a, static_cast<int>(token), head, valid);
-  const int64_t from = valid ? (token * a.kv_heads + head) * D : 0;
+  const int64_t from = valid ? static_cast<int64_t>(token * a.kv_heads + head) * D : 0;
   RowOf<D> row;
   if (a.f32) {
     // The mean comes off before the row is rounded.

@@ -99,6 +99,19 @@ struct PackedRow {
     high = low_float(as_bits(both));
     low = -high_float(as_bits(both));
   }
+  // Whether no magnitude of this lane is below `least`, a bfloat16.
+  template <class Inside>
+  OSCAR_DEVICE bool magnitudes_reach(float least, Inside inside) const {
+    unsigned found = 0xffffffffu;  // twice the magnitude, and a neighbour's sign
+#pragma unroll
+    for (int m = 0; m < kUnits; ++m) {
+      if (!inside(m)) continue;
+#pragma unroll
+      for (int p = 0; p < 4; ++p) found = __vminu2(found, x[4 * m + p] * 2);
+    }
+    const unsigned limit = __float_as_uint(least) >> 15;
+    return (found & 0xfffeu) >= limit && found >> 16 >= limit;
+  }
   // Of this lane.
   OSCAR_DEVICE int count_above(float threshold) const {
     const __nv_bfloat162 limit = as_pair(splat(threshold));  // cut to bfloat16: no bfloat16 lies between

@@ -36,16 +36,30 @@ OSCAR_DEVICE void round_row(FloatRow<D>& row) {
   convert(packed, row);
 }
 
-// Unit m where m is known at run time only: registers have no index.
-template <int D, class Row>
-OSCAR_DEVICE void unit_at(const Row& row, int m, float (&v)[8]) {
-  row.unit(0, v);
+// The channels of a group, from the lane that has them to all four of the row. Which registers hold them is
+// known at run time only, and registers have no index.
+template <int kSize, int kWords, int D, class Row>
+OSCAR_DEVICE void channels_of(const Row& row, int group, float (&x)[kSize]) {
+  constexpr int kCount = kWords * kSize / 8, kParts = 8 / kSize * D / 32;  // registers; where they may be
+  const auto* from = reinterpret_cast<const unsigned*>(row.x);
+  const int part = kSize == 4 ? 2 * (group / 8) + group % 2 : group / 4;
 #pragma unroll
-  for (int u = 1; u < D / 32; ++u) {
-    float other[8];
-    row.unit(u, other);
+  for (int i = 0; i < kCount; ++i) {
+    unsigned v[kParts];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = u == m ? other[i] : v[i];
+    for (int k = 0; k < kParts; ++k) v[k] = from[kCount * k + i];
+#pragma unroll
+    for (int bit = 1; bit < kParts; bit *= 2) {
+#pragma unroll
+      for (int k = 0; k < kParts; k += 2 * bit) v[k] = part & bit ? v[k + bit] : v[k];
+    }
+    v[0] = __shfl_sync(kWarp, v[0], kSize == 4 ? group / 2 % 4 : group % 4, 4);
+    if constexpr (kWords == 4) {
+      x[2 * i] = low_float(v[0]);
+      x[2 * i + 1] = high_float(v[0]);
+    } else {
+      x[i] = __uint_as_float(v[0]);
+    }
   }
 }
 
@@ -53,27 +67,26 @@ OSCAR_DEVICE void unit_at(const Row& row, int m, float (&v)[8]) {
 template <int D, int kSize>
 struct VectorStore {
   static constexpr int kCodes = D / kSize / 4;  // a lane
-  unsigned long long held = 0;
+  using Held = std::conditional_t<kCodes == 8, unsigned long long,
+                                  std::conditional_t<kCodes == 4, unsigned, uint16_t>>;
+  Held held = 0;
+  int flip;     // of the order of groups
+  uint8_t* to;  // nullptr: not stored
 
-  OSCAR_DEVICE void add(const RowPlace& at, bool keys, int t, int group, int word) {
+  OSCAR_DEVICE VectorStore(const RowPlace& at, bool keys, int t) {
+    const int byte = keys ? vector_key_byte(D, kSize, at.token, t) : vector_value_byte(kSize, at.token, 0);
+    flip = keys ? byte % kCodes : byte / 512;
+    to = at.stored ? at.block + (keys ? byte / kCodes * kCodes : byte % 512) : nullptr;
+  }
+  OSCAR_DEVICE void add(bool keys, int t, int group, int word) {
     if (keys) {
-      if (t != group % 4) return;
-      held |= static_cast<unsigned long long>(word)
-              << (8 * (vector_key_byte(D, kSize, at.token, group) % kCodes));
-    } else if (at.stored && t == 0) {
-      at.block[vector_value_byte(kSize, at.token, group)] = static_cast<uint8_t>(word);
+      if (t == group % 4) held |= static_cast<Held>(word) << (8 * (group / 4 ^ flip));
+    } else if (to && t == 0) {
+      to[512 * (group / 8 ^ flip) + 64 * (group % 8)] = static_cast<uint8_t>(word);
     }
   }
-  OSCAR_DEVICE void finish(const RowPlace& at, bool keys, int t) const {
-    if (!keys || !at.stored) return;
-    uint8_t* to = at.block + vector_key_byte(D, kSize, at.token, t) / kCodes * kCodes;
-    if constexpr (kCodes == 8) {
-      *reinterpret_cast<unsigned long long*>(to) = held;
-    } else if constexpr (kCodes == 4) {
-      *reinterpret_cast<unsigned*>(to) = static_cast<unsigned>(held);
-    } else {
-      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(held);
-    }
+  OSCAR_DEVICE void finish(bool keys) const {
+    if (keys && to) *reinterpret_cast<Held*>(to) = held;
   }
 };
 
@@ -134,35 +147,20 @@ __global__ void __launch_bounds__(kRotateThreads, kRotated ? 1 : 2)
             __half_as_ushort(__float2half_rn(norm));
       }
     }
-    VectorStore<D, kSize> store[2];
+    VectorStore<D, kSize> store[2] = {{at[0], v.keys, t}, {at[1], v.keys, t}};
     // Rolled, as the search of a group is long: unrolled, half of the time goes to fetching instructions.
 #pragma unroll 1
-    for (int m = 0; m < D / 32; ++m) {
-      float unit[2][8];
-      unit_at<D>(row[0], m, unit[0]);
-      unit_at<D>(row[1], m, unit[1]);
-#pragma unroll 1
-      for (int part = 0; part < 32 / kSize;
-           ++part) {  // of a unit; lane part * kSize / 8 of the row has its channels
-        const int group = m * (32 / kSize) + part;
-        float x[2][kSize];
+    for (int group = 0; group < D / kSize; ++group) {
+      float x[2][kSize];
+      channels_of<kSize, kExact ? 4 : 8, D>(row[0], group, x[0]);
+      channels_of<kSize, kExact ? 4 : 8, D>(row[1], group, x[1]);
+      int word[2];
+      nearest_words<kExact>(tables, group, x, lane, word);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-#pragma unroll
-          for (int i = 0; i < kSize; ++i) {
-            float mine = unit[r][i];
-            if constexpr (kSize == 4) mine = part & 1 ? unit[r][4 + i] : mine;
-            x[r][i] = __shfl_sync(kWarp, mine, part * kSize / 8, 4);
-          }
-        }
-        int word[2];
-        nearest_words<kExact ? 1 : 3>(tables, group, x, lane, word);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) store[r].add(at[r], v.keys, t, group, word[r]);
-      }
+      for (int r = 0; r < 2; ++r) store[r].add(v.keys, t, group, word[r]);
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) store[r].finish(at[r], v.keys, t);
+    for (int r = 0; r < 2; ++r) store[r].finish(v.keys);
   }
 }
 

@@ -1,5 +1,5 @@
 // How long new rows take to become codes, against the time of the bytes they move: [32768, 8, 128] keys and
-// values.
+// values. With an argument: the rows whose name has it.
 #include <cstring>
 #include <random>
 
@@ -92,7 +92,7 @@ void measure(const Row& row) {
 }  // namespace
 }  // namespace oscar
 
-int main() {
+int main(int argc, char** argv) {
   using namespace oscar;
   const auto sglang = [](int dim) {
     return CacheFormat{.layout = CacheLayout::sglang, .dim = dim, .kv_heads = kHeads};
@@ -124,6 +124,6 @@ int main() {
            {"vectors 4x8 keys, rotated", vectors(CodeKind::vector4x8, false), {}, true, true},
            {"vectors 8x8 values", vectors(CodeKind::vector8x8, false), {}, false, false},
        }) {
-    measure(row);
+    if (argc < 2 || std::strstr(row.name, argv[1])) measure(row);
   }
 }
