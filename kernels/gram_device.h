@@ -18,8 +18,7 @@ struct GramBatch {
   int64_t stride = 0;          // a multiple of 8
   int weightings = 1;          // 1..3
   const float* weights[kMaxWeightings] = {};  // (heads * group, n); nullptr: all one
-  double* gram[kMaxWeightings] =
-      {};  // (heads, dim, dim): sum of weight * x^T x, symmetric. Written, not added to
+  double* gram[kMaxWeightings] = {};   // (heads, dim, dim): sum of weight * x^T x, symmetric; not added to
   double* sum[kMaxWeightings] = {};    // (heads, dim): sum of weight * x; nullptr: not wanted
   double* total[kMaxWeightings] = {};  // (heads): sum of weights; nullptr: not wanted
 };

@@ -12,7 +12,7 @@ struct NormArguments {
   const uint16_t* update;
   float scale;
   const float* weight;
-  double eps;
+  double eps, column_inverse;
   int columns;
   uint16_t* out;
   float* inverse_power;
@@ -20,7 +20,7 @@ struct NormArguments {
 
 // kPieces: of four columns, a thread.
 template <bool kAdd, int kPieces>
-__global__ void __launch_bounds__(1024) norm_kernel(const NormArguments a) {
+__global__ void __launch_bounds__(1024, kPieces == 2 ? 2 : 1) norm_kernel(const NormArguments a) {
   __shared__ float powers[32];
   __shared__ float shared_inverse;
   const int64_t row = blockIdx.x, at = row * a.columns;
@@ -50,6 +50,15 @@ __global__ void __launch_bounds__(1024) norm_kernel(const NormArguments a) {
     }
     if (!a.out && !a.inverse_power) return;
   }
+  // Before the barriers, where waiting for it costs nothing; eight pieces more do not fit into registers.
+  const auto weight_of = [&](int k) {
+    const int piece = threadIdx.x + k * blockDim.x;
+    return a.out && piece < pieces ? reinterpret_cast<const float4*>(a.weight)[piece] : float4{};
+  };
+  constexpr bool kEarly = kPieces < 8;
+  float4 weight[kPieces];
+#pragma unroll
+  for (int k = 0; k < kPieces && kEarly; ++k) weight[k] = weight_of(k);
   float power = 0;
 #pragma unroll
   for (int k = 0; k < kPieces; ++k)
@@ -63,8 +72,8 @@ __global__ void __launch_bounds__(1024) norm_kernel(const NormArguments a) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(kWarp, sum, distance);
     if (lane == 0) {
-      shared_inverse = static_cast<float>(1.0 / sqrt(sum / a.columns + a.eps));
-      if (a.inverse_power) a.inverse_power[row] = static_cast<float>(1.0 / fmax(sum, 1e-30));
+      shared_inverse = __frsqrt_rn(static_cast<float>(sum * a.column_inverse + a.eps));
+      if (a.inverse_power) a.inverse_power[row] = __frcp_rn(static_cast<float>(fmax(sum, 1e-30)));
     }
   }
   if (!a.out) return;
@@ -74,7 +83,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(const NormArguments a) {
   for (int k = 0; k < kPieces; ++k) {
     const int piece = threadIdx.x + k * blockDim.x;
     if (piece >= pieces) continue;
-    const float4 w = reinterpret_cast<const float4*>(a.weight)[piece];
+    const float4 w = kEarly ? weight[k] : weight_of(k);
     reinterpret_cast<uint2*>(a.out + at)[piece] =
         make_uint2(pack(x[k].x * inverse * w.x, x[k].y * inverse * w.y),
                    pack(x[k].z * inverse * w.z, x[k].w * inverse * w.w));
@@ -85,9 +94,11 @@ __global__ void __launch_bounds__(1024) norm_kernel(const NormArguments a) {
 template <bool kAdd>
 Status launch_norm(const NormArguments& a, int64_t rows, void* stream) {
   if (rows == 0) return {};
-  const int pieces = a.columns / 4, each = pieces > 4096 ? 8 : 4;
+  const int pieces = a.columns / 4, each = pieces > 4096 ? 8 : pieces > 2048 ? 4 : 2;
   const int threads = ((pieces + each - 1) / each + 31) / 32 * 32;
-  const auto kernel = each == 4 ? norm_kernel<kAdd, 4> : norm_kernel<kAdd, 8>;
+  const auto kernel = each == 2   ? norm_kernel<kAdd, 2>
+                      : each == 4 ? norm_kernel<kAdd, 4>
+                                  : norm_kernel<kAdd, 8>;
   kernel<<<static_cast<unsigned>(rows), threads, 0, static_cast<cudaStream_t>(stream)>>>(a);
   return status_of(cudaGetLastError(), "launching a norm");
 }
@@ -103,9 +114,9 @@ Status rms_norm(const float* x, const float* weight, double eps, int64_t rows, i
                 float* inverse_power, void* stream) {
   if (!fits(rows, columns)) return kShape;
   if (!x || !weight || !out) return {"cuda::rms_norm: x, weight and out must be given"};
-  return launch_norm<false>(
-      {x, nullptr, nullptr, 0, weight, eps, columns, static_cast<uint16_t*>(out), inverse_power}, rows,
-      stream);
+  return launch_norm<false>({x, nullptr, nullptr, 0, weight, eps, 1.0 / columns, columns,
+                             static_cast<uint16_t*>(out), inverse_power},
+                            rows, stream);
 }
 
 Status add_and_norm(float* hidden, const void* update, float scale, const float* weight, double eps,
@@ -113,8 +124,8 @@ Status add_and_norm(float* hidden, const void* update, float scale, const float*
   if (!fits(rows, columns)) return kShape;
   if (!hidden || !update || (out && !weight))
     return {"cuda::add_and_norm: hidden, update and, with out, weight must be given"};
-  return launch_norm<true>({hidden, hidden, static_cast<const uint16_t*>(update), scale, weight, eps, columns,
-                            static_cast<uint16_t*>(out), inverse_power},
+  return launch_norm<true>({hidden, hidden, static_cast<const uint16_t*>(update), scale, weight, eps,
+                            1.0 / columns, columns, static_cast<uint16_t*>(out), inverse_power},
                            rows, stream);
 }
 

@@ -19,8 +19,14 @@ OSCAR_DEVICE int job_of(const RotaryArguments& a, int lane) {
   return (lane >= a.end[0]) + (lane >= a.end[1]);
 }
 
+OSCAR_DEVICE void turn(float& x, float& y, float cos, float sin) {
+  const float before = x;
+  x = before * cos - y * sin;
+  y = y * cos + before * sin;
+}
+
 // kThreads lanes of a row. Grid: rows, lanes / kThreads.
-__global__ void __launch_bounds__(kThreads) rotary_kernel(const RotaryArguments a) {
+__global__ void __launch_bounds__(kThreads, 10) rotary_kernel(const RotaryArguments a) {
   const int64_t row = blockIdx.x;
   const int lane = blockIdx.y * kThreads + threadIdx.x, which = job_of(a, lane);
   if (lane >= a.end[kJobs - 1]) return;  // whole warps
@@ -31,56 +37,74 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(const RotaryArguments 
   // Eights of a head: two that meet, or neighbours.
   const int half = job.cos && !job.neighbours ? job.rotary_dim / 16 : 0;
   const int first = slot < half ? slot : 2 * slot, second = slot < half ? slot + half : 2 * slot + 1;
-  float x[8] = {}, y[8] = {};
+  const bool turned = present && job.cos && 16 * slot < (job.neighbours ? job.rotary_dim : 16 * half);
+  uint4 x = {}, y = {};
+  float c[8] = {}, s[8] = {};
   if (present) {
     const auto* in = static_cast<const uint16_t*>(job.in) + row * job.in_stride + job.column + head * job.dim;
-    load8(x, static_cast<const void*>(in + 8 * first));
-    load8(y, static_cast<const void*>(in + 8 * second));
+    x = __ldcs(reinterpret_cast<const uint4*>(in + 8 * first));
+    y = __ldcs(reinterpret_cast<const uint4*>(in + 8 * second));
   }
+  if (turned) {  // before the norm, so that nothing waits twice
+    const int64_t angle = row * (job.rotary_dim / 2) + 8 * slot;
+    load8(c, job.cos + angle);
+    load8(s, job.sin + angle);
+  }
+  unsigned words[2][4] = {{x.x, x.y, x.z, x.w}, {y.x, y.y, y.z, y.w}};
+  float inverse = 1;
   if (job.norm) {
     float power = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) power += x[i] * x[i] + y[i] * y[i];
+    for (int i = 0; i < 8; ++i) {
+      const float2 pair = unpack(words[i / 4][i % 4]);
+      power += pair.x * pair.x + pair.y * pair.y;
+    }
     for (int distance = 1 << a.shift[which] >> 1; distance > 0; distance >>= 1)
       power += __shfl_xor_sync(kWarp, power, distance);
-    const float inverse = rsqrtf(power / static_cast<float>(job.dim) + static_cast<float>(job.eps));
-    if (present) {
-      float w[8];
-      load8(w, job.norm + 8 * first);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] *= inverse * w[i];
-      load8(w, job.norm + 8 * second);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) y[i] *= inverse * w[i];
-    }
+    inverse = rsqrtf(power / static_cast<float>(job.dim) + static_cast<float>(job.eps));
   }
   if (!present) return;
-  if (job.cos && 16 * slot < (job.neighbours ? job.rotary_dim : 16 * half)) {
-    const int64_t angle = row * (job.rotary_dim / 2) + 8 * slot;
-    float c[8], s[8];
-    load8(c, job.cos + angle);
-    load8(s, job.sin + angle);
-    if (job.neighbours) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float& one = i < 4 ? x[2 * i] : y[2 * i - 8];
-        float& other = i < 4 ? x[2 * i + 1] : y[2 * i - 7];
-        const float before = one;
-        one = before * c[i] - other * s[i];
-        other = other * c[i] + before * s[i];
-      }
-    } else {
+  for (int part = 0; part < 2; ++part) {  // four of each eight: registers
+    float v[2][4];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float before = x[i];
-        x[i] = before * c[i] - y[i] * s[i];
-        y[i] = y[i] * c[i] + before * s[i];
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 pair = unpack(words[e][2 * part + i]);
+        v[e][2 * i] = pair.x;
+        v[e][2 * i + 1] = pair.y;
       }
+      if (job.norm) {
+        const float4 w =
+            *reinterpret_cast<const float4*>(job.norm + 8 * (e == 0 ? first : second) + 4 * part);
+        v[e][0] *= inverse * w.x;
+        v[e][1] *= inverse * w.y;
+        v[e][2] *= inverse * w.z;
+        v[e][3] *= inverse * w.w;
+      }
+    }
+    if (turned && job.neighbours) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          turn(v[e][2 * i], v[e][2 * i + 1], c[4 * e + 2 * part + i], s[4 * e + 2 * part + i]);
+      }
+    } else if (turned) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) turn(v[0][i], v[1][i], c[4 * part + i], s[4 * part + i]);
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) words[e][2 * part + i] = pack(v[e][2 * i], v[e][2 * i + 1]);
     }
   }
   auto* out = static_cast<uint16_t*>(job.out) + (row * job.heads + head) * job.dim;
-  store8(out + 8 * first, x);
-  store8(out + 8 * second, y);
+  *reinterpret_cast<uint4*>(out + 8 * first) = make_uint4(words[0][0], words[0][1], words[0][2], words[0][3]);
+  *reinterpret_cast<uint4*>(out + 8 * second) =
+      make_uint4(words[1][0], words[1][1], words[1][2], words[1][3]);
 }
 
 // Any shape: a warp a head, an element a lane. A job's lanes are 32 a head.

@@ -12,8 +12,7 @@ OSCAR_DEVICE unsigned pack(float lower, float upper) {
   asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(v) : "f"(upper), "f"(lower));
   return v;
 }
-OSCAR_DEVICE void load8(float (&to)[8], const void* bf16) {
-  const uint4 v = *static_cast<const uint4*>(bf16);
+OSCAR_DEVICE void unpack8(float (&to)[8], uint4 v) {
   const unsigned words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -31,9 +30,4 @@ OSCAR_DEVICE void load8(float (&to)[8], const float* from) {
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
   to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
-OSCAR_DEVICE void load4(float (&to)[4], const float* from) {
-  const float4 a = *reinterpret_cast<const float4*>(from);
-  to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
-}
-
 }  // namespace oscar::cuda

@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(const uint16_t* in, in
   if (column >= width) return;
   const uint16_t* from = in + row * 2 * width + column;
   float gate[8], up[8];
-  load8(gate, static_cast<const void*>(from));
-  load8(up, static_cast<const void*>(from + width));
+  unpack8(gate, *reinterpret_cast<const uint4*>(from));
+  unpack8(up, *reinterpret_cast<const uint4*>(from + width));
 #pragma unroll
   for (int i = 0; i < 8; ++i) gate[i] = __fdividef(gate[i], 1 + __expf(-gate[i])) * up[i];
   store8(out + row * width + column, gate);

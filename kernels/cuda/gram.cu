@@ -7,66 +7,84 @@ namespace oscar::cuda {
 namespace {
 
 constexpr int kPartRows = 512;  // at most, summed in float32
-constexpr int kThreads = 256;
 
 int width_of(int dim) {
   return dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : dim <= 192 ? 192 : 256;
 }
 
-// A lane's four sums of a tile over all parts, to both places of the matrix. The last block of a row of the grid
-// adds up sums of rows and of weights.
+// Adds up parts: a block is kFinishTiles tiles of a head and weighting, each in kSlices slices of the parts, which
+// are added up in their order. The last block of a row of the grid does the sums of rows and of weights.
+constexpr int kSlices = 4, kFinishTiles = 2;
+struct Sum4 {
+  double x, y, z, w;
+};
+
 template <int D>
-__global__ void __launch_bounds__(kThreads) finish_gram(const GramArguments a) {
-  using S = GramShape<D>;
-  wait_preceding();
-  const int head = blockIdx.y / a.in.weightings, which = blockIdx.y % a.in.weightings, dim = a.in.dim,
-            parts = a.parts;
-  const int64_t slot = static_cast<int64_t>(blockIdx.y) * parts;
-  if (blockIdx.x == gridDim.x - 1) {
-    const int i = threadIdx.x;
-    if (double* const out = a.in.sum[which]; out && i < dim) {
+OSCAR_DEVICE void finish_rows(const GramArguments& a, int head, int which, int64_t slot) {
+  if (double* const out = a.in.sum[which]) {
+    for (int i = threadIdx.x; i < a.in.dim; i += blockDim.x) {
       double sum = 0;
-      for (int part = 0; part < parts; ++part) sum += a.sums[(slot + part) * D + i];
-      out[head * dim + i] = sum;
-    }
-    if (double* const out = a.in.total[which]; out && i == 0) {
-      double total = 0;
-      for (int part = 0; part < parts; ++part) total += a.totals[slot + part];
-      out[head] = total;
-    }
-    return;
-  }
-  const int lane = threadIdx.x & 31, tile = (blockIdx.x * kThreads + threadIdx.x) / 32;
-  if (tile >= S::kTiles) return;
-  double sum[4] = {};
-  const float4* from = a.tiles + (slot * S::kTiles + tile) * 32 + lane;
 #pragma unroll 8
-  for (int part = 0; part < parts; ++part) {
-    const float4 x = from[static_cast<int64_t>(part) * S::kTiles * 32];
-    sum[0] += x.x;
-    sum[1] += x.y;
-    sum[2] += x.z;
-    sum[3] += x.w;
+      for (int part = 0; part < a.parts; ++part) sum += a.sums[(slot + part) * D + i];
+      out[head * a.in.dim + i] = sum;
+    }
   }
-  const int block = tile / 2 % S::kBlocks, pair = tile / 2 / S::kBlocks;
-  const bool second = block > S::kHalf;
-  const int distance = second ? block - S::kHalf - 1 : block, strip = second ? pair + S::kHalf : pair;
+  if (double* const out = a.in.total[which]; out && threadIdx.x == 0) {
+    double total = 0;
+#pragma unroll 8
+    for (int part = 0; part < a.parts; ++part) total += a.totals[slot + part];
+    out[head] = total;
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(32 * kFinishTiles * kSlices, 8) finish_gram(const GramArguments a) {
+  using S = GramShape<D>;
+  static_assert(S::kTiles % kFinishTiles == 0);
+  __shared__ Sum4 slices[kSlices - 1][kFinishTiles * 32];
+  wait_preceding();
+  const int head = blockIdx.y / a.in.weightings, which = blockIdx.y % a.in.weightings, dim = a.in.dim;
+  const int64_t slot = static_cast<int64_t>(blockIdx.y) * a.parts;
+  if (blockIdx.x == gridDim.x - 1) return finish_rows<D>(a, head, which, slot);
+  const int place = threadIdx.x % (kFinishTiles * 32), slice = threadIdx.x / (kFinishTiles * 32),
+            lane = threadIdx.x & 31, tile = blockIdx.x * kFinishTiles + place / 32;
+  Sum4 sum = {};
+  const auto add = [&](auto x) {
+    sum.x += x.x;
+    sum.y += x.y;
+    sum.z += x.z;
+    sum.w += x.w;
+  };
+  const int each = (a.parts + kSlices - 1) / kSlices, first = slice * each, end = min(first + each, a.parts);
+  const float4* from = a.tiles + (slot * S::kTiles + tile) * 32 + lane;
+#pragma unroll 2
+  for (int part = first; part < end; ++part) add(from[static_cast<int64_t>(part) * S::kTiles * 32]);
+  if (slice > 0) slices[slice - 1][place] = sum;
+  __syncthreads();
+  if (slice > 0) return;
+#pragma unroll
+  for (int k = 0; k < kSlices - 1; ++k) add(slices[k][place]);
+  constexpr int kFirstHalf = S::kHalf * (S::kHalf + 1);  // blocks of strips that have one more
+  const int block = tile / 2, later = block - kFirstHalf;
+  const int strip = later < 0 ? block / (S::kHalf + 1) : S::kHalf + later / S::kHalf,
+            distance = later < 0 ? block % (S::kHalf + 1) : later % S::kHalf;
   const int row = 16 * strip + lane / 4,
             column = 16 * ((strip + distance) % S::kStrips) + 8 * (tile & 1) + 2 * (lane & 3);
   double* const out = a.in.gram[which] + static_cast<int64_t>(head) * dim * dim;
+  const double values[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int i = row + 8 * (k / 2), j = column + (k & 1);
     if (i >= dim || j >= dim || (distance == 0 && i > j)) continue;
-    out[static_cast<int64_t>(i) * dim + j] = sum[k];
-    out[static_cast<int64_t>(j) * dim + i] = sum[k];
+    out[static_cast<int64_t>(i) * dim + j] = values[k];
+    out[static_cast<int64_t>(j) * dim + i] = values[k];
   }
 }
 
 template <int D>
 cudaError_t launch_finish(const GramArguments& a, bool overlap, cudaStream_t stream) {
-  const dim3 grid((GramShape<D>::kTiles * 32 + kThreads - 1) / kThreads + 1, a.in.heads * a.in.weightings);
-  return launch_kernel(finish_gram<D>, grid, kThreads, 0, overlap, stream, a);
+  const dim3 grid(GramShape<D>::kTiles / kFinishTiles + 1, a.in.heads * a.in.weightings);
+  return launch_kernel(finish_gram<D>, grid, 32 * kFinishTiles * kSlices, 0, overlap, stream, a);
 }
 
 struct Family {
@@ -88,11 +106,10 @@ const Family& family_of(int dim) {
 }
 
 // Parts as long as they may be while there is one for every multiprocessor of a large GPU: each leaves a whole
-// matrix to add up. One weighting is a block of four warps, of which three find room. Lengths do not depend on the
-// GPU, so that sums do not either.
+// matrix to add up. Lengths do not depend on the GPU, so that sums do not either.
 int64_t part_rows(const GramBatch& in) {
-  const int64_t wanted = in.weightings == 1 && in.dim <= 128 ? 256 : 128,
-                heads = int64_t{in.heads} * in.group;
+  constexpr int64_t wanted = 128;
+  const int64_t heads = int64_t{in.heads} * in.group;
   const int64_t chunks = wanted / heads < 1 ? 1 : wanted / heads;
   const int64_t rows = ((in.n + chunks - 1) / chunks + 31) / 32 * 32;
   return rows < 64 ? 64 : rows > kPartRows ? kPartRows : rows;

@@ -1,10 +1,9 @@
 // Second moments on the matrix unit: sum of w x^T x over a part of the rows of one query head.
 //
 // With x as it lies in memory (a row a token), ldmatrix.trans makes of 16 rows and 16 columns both operands: the
-// registers of the left one are those of the right one in another order. So columns are cut into strips of
-// 16, a warp owns two strips p and p + S/2 of S, and multiplies them with the strips that follow them in a
-// circle: the first with those at distances 0..S/2, the second with those at 0..S/2-1. That meets every pair of
-// strips once, and every warp has the same S + 1 products of strips.
+// registers of the left one are those of the right one in another order. So columns are cut into S strips of 16,
+// a warp owns a strip, and multiplies it with itself and the strips that follow it in a circle, up to the distance
+// S/2 (strips of the second half: S/2 - 1). That meets every pair of strips once.
 //
 // A weighted row becomes two bfloat16 rows, w x = high + low, on the left side.
 #pragma once
@@ -15,12 +14,15 @@ namespace oscar::cuda {
 
 template <int D>
 struct GramShape {
-  static constexpr int kStrips = D / 16, kHalf = kStrips / 2, kBlocks = kStrips + 1;  // blocks: of a warp
-  static constexpr int kWarps = kHalf;                                                // a weighting
-  static constexpr int kTogether = D <= 128 ? kMaxWeightings : 1;                     // weightings of a block
-  static constexpr int kRows = D <= 128 ? 32 : 16, kStages = 4;                       // in shared memory
-  static constexpr int kPitch = 2 * D + 16;           // bytes: the eight rows of a load meet all banks
-  static constexpr int kTiles = kHalf * kBlocks * 2;  // (16, 8) products of a part
+  static constexpr int kStrips = D / 16, kHalf = kStrips / 2;      // a strip is a warp of a weighting
+  static constexpr int kTogether = D <= 128 ? kMaxWeightings : 1;  // weightings of a block
+  static constexpr int kRows = D <= 128 ? 64 : 32, kStages = 4;    // in shared memory
+  static constexpr int kPitch = 2 * D + 16;               // bytes: the eight rows of a load meet all banks
+  static constexpr int kTiles = kStrips * (kStrips + 1);  // (16, 8) products of a part
+  // The first tile of a strip; it has two for each distance.
+  static OSCAR_DEVICE int first_tile(int strip) {
+    return 2 * (strip * (kHalf + 1) - (strip > kHalf ? strip - kHalf : 0));
+  }
 };
 
 struct GramArguments {
@@ -40,7 +42,8 @@ OSCAR_DEVICE void copy_or_zero(uint32_t to, const void* from, bool present) {
     asm volatile("cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(to), "l"(from), "r"(present ? 4 : 0)
                  : "memory");
 }
-// Four (8, 8) squares, each with rows and columns changed, from where eight lanes each say that its rows lie.
+// Four (8, 8) squares of 16 rows: rows 0..7 and 8..15 of columns 0..7, then of columns 8..15. A register holds a
+// lane's two rows of one column.
 OSCAR_DEVICE void load_squares(unsigned (&m)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -69,170 +72,152 @@ struct GramShared {
 // What a warp adds up.
 template <int D>
 struct GramSums {
-  float blocks[GramShape<D>::kBlocks][2][4];
-  float rows[2][4];  // of the two strips: every column is the sum of w x
+  float blocks[GramShape<D>::kHalf + 1][2][4];  // by distance
+  float rows[4];                                // every column is the sum of w x
 };
 
-template <int D>
-OSCAR_DEVICE void fetch_rows(const GramArguments& a, const uint16_t* rows, const float* const* weights,
-                             int tile, int count, GramShared<D>& shared) {
-  using S = GramShape<D>;
-  const int first = tile * S::kRows, stage = tile % S::kStages;
-  const uint32_t to = shared_address(shared.rows[stage]);
-  for (int p = threadIdx.x; p < S::kRows * (D / 8); p += blockDim.x) {
-    const int row = p / (D / 8), piece = p % (D / 8);
-    const bool present = first + row < count && piece * 8 < a.in.dim;
-    copy_or_zero<16>(to + row * S::kPitch + piece * 16,
-                     present ? rows + (first + row) * a.in.stride + piece * 8 : rows, present);
-  }
-#pragma unroll
-  for (int w = 0; w < S::kTogether; ++w) {
-    if (!weights[w]) continue;
-    for (int row = threadIdx.x; row < S::kRows; row += blockDim.x) {
-      const bool present = first + row < count;
-      copy_or_zero<4>(shared_address(&shared.weights[stage][w][row]),
-                      weights[w] + (present ? first + row : 0), present);
-    }
-  }
-}
-
-// Sixteen rows. `left`, `right`: where this lane's row of strip 0 lies, as the left operand and the right one
-// order their squares.
+// Sixteen rows. `rows`: where this lane's row of strip 0 lies.
 template <int D, bool kWeighted>
-OSCAR_DEVICE void add_sixteen(GramSums<D>& sums, uint32_t left, uint32_t right, int pair,
-                              const float* weights) {
+OSCAR_DEVICE void add_sixteen(GramSums<D>& sums, uint32_t rows, int strip, const float* weights) {
   using S = GramShape<D>;
   constexpr unsigned kOnes = 0x3f803f80u;
-  const auto strip = [&](int distance) {
-    const int s = pair + distance;
-    return 32 * (s < S::kStrips ? s : s - S::kStrips);
+  const auto place = [&](int distance) {
+    const int s = strip + distance;
+    return rows + 32 * (s < S::kStrips ? s : s - S::kStrips);
   };
-  unsigned high[2][4], low[2][4], column[2][2][4];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) load_squares(high[i], left + 32 * (pair + i * S::kHalf));
-#pragma unroll
-  for (int e = 0; e < 2; ++e) load_squares(column[0][e], right + strip(e));
+  const auto multiply = [](float(&d)[4], const unsigned(&left)[4], unsigned b0, unsigned b1) {
+    product_bf16(d, left[0], left[1], left[2], left[3], b0, b1);
+  };
+  unsigned high[4], low[4], columns[2][4];
+  load_squares(columns[0], place(0));
+  float2 w[2];
   if constexpr (kWeighted) {
     const int t = 2 * (threadIdx.x & 3);
-    const float2 w[2] = {*reinterpret_cast<const float2*>(weights + t),
-                         *reinterpret_cast<const float2*>(weights + t + 8)};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) weigh(high[i][r], w[r / 2], high[i][r], low[i][r]);
-    }
-  }
-  const auto multiply = [](float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) {
-    product_bf16(d, a[0], a[1], a[2], a[3], b0, b1);
-  };
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    multiply(sums.rows[i], high[i], kOnes, kOnes);
-    if constexpr (kWeighted) multiply(sums.rows[i], low[i], kOnes, kOnes);
+    w[0] = *reinterpret_cast<const float2*>(weights + t);
+    w[1] = *reinterpret_cast<const float2*>(weights + t + 8);
   }
 #pragma unroll
-  for (int first = 0; first < S::kStrips; first += 2) {
-    const unsigned(&now)[2][4] = column[first / 2 & 1];
-    if (first + 2 < S::kStrips) {
+  for (int r = 0; r < 4; ++r) {
+    const unsigned x = columns[0][r == 1 ? 2 : r == 2 ? 1 : r];
+    if constexpr (kWeighted)
+      weigh(x, w[r / 2], high[r], low[r]);
+    else
+      high[r] = x;
+  }
+  multiply(sums.rows, high, kOnes, kOnes);
+  if constexpr (kWeighted) multiply(sums.rows, low, kOnes, kOnes);
 #pragma unroll
-      for (int e = 0; e < 2; ++e) load_squares(column[(first / 2 & 1) ^ 1][e], right + strip(first + 2 + e));
-    }
+  for (int distance = 0; distance <= S::kHalf; ++distance) {
+    const unsigned(&now)[4] = columns[distance & 1];
+    if (distance == S::kHalf && strip >= S::kHalf) break;
+    if (distance < S::kHalf) load_squares(columns[(distance & 1) ^ 1], place(distance + 1));
 #pragma unroll
     for (int part = 0; part < (kWeighted ? 2 : 1); ++part) {
-      const auto& parts = part == 0 ? high : low;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int distance = first + e;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const unsigned b0 = now[e][2 * half], b1 = now[e][2 * half + 1];
-          if (distance <= S::kHalf) multiply(sums.blocks[distance][half], parts[0], b0, b1);
-          if (distance >= S::kHalf) multiply(sums.blocks[distance + 1][half], parts[1], b0, b1);
-        }
-      }
+      for (int half = 0; half < 2; ++half)
+        multiply(sums.blocks[distance][half], part == 0 ? high : low, now[2 * half], now[2 * half + 1]);
     }
   }
 }
 
 template <int D>
-OSCAR_DEVICE void leave_sums(const GramArguments& a, const GramSums<D>& sums, int64_t slot, int pair) {
+OSCAR_DEVICE void leave_sums(const GramArguments& a, const GramSums<D>& sums, int64_t slot, int strip) {
   using S = GramShape<D>;
   const int lane = threadIdx.x & 31;
-  float4* tiles = a.tiles + (slot * S::kTiles + pair * S::kBlocks * 2) * 32 + lane;
+  float4* tiles = a.tiles + (slot * S::kTiles + S::first_tile(strip)) * 32 + lane;
 #pragma unroll
-  for (int b = 0; b < S::kBlocks; ++b) {
+  for (int distance = 0; distance <= S::kHalf; ++distance) {
+    if (distance == S::kHalf && strip >= S::kHalf) break;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float(&d)[4] = sums.blocks[b][half];
-      tiles[(b * 2 + half) * 32] = make_float4(d[0], d[1], d[2], d[3]);
+      const float(&d)[4] = sums.blocks[distance][half];
+      tiles[(distance * 2 + half) * 32] = make_float4(d[0], d[1], d[2], d[3]);
     }
   }
   if ((lane & 3) != 0) return;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float* to = a.sums + slot * D + 16 * (pair + i * S::kHalf) + lane / 4;
-    to[0] = sums.rows[i][0];
-    to[8] = sums.rows[i][2];
-  }
+  float* to = a.sums + slot * D + 16 * strip + lane / 4;
+  to[0] = sums.rows[0];
+  to[8] = sums.rows[2];
 }
 
-// A block is a part of a head and kTogether weightings, kWarps warps each. Grid: parts, heads, weightings /
+// A block is a part of a head and kTogether weightings, a warp a strip each. Grid: parts, heads, weightings /
 // kTogether.
 template <int D>
-__global__ void __launch_bounds__(32 * GramShape<D>::kWarps * GramShape<D>::kTogether, 1)
-    gram_kernel(const GramArguments a) {
+__global__ void __launch_bounds__(2 * D * GramShape<D>::kTogether, 1) gram_kernel(const GramArguments a) {
   using S = GramShape<D>;
-  __shared__ alignas(16) GramShared<D> shared;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, pair = warp % S::kWarps, own = warp / S::kWarps,
-            which0 = blockIdx.z * S::kTogether, which = which0 + own;
+  extern __shared__ uint8_t memory[];
+  auto& shared = *reinterpret_cast<GramShared<D>*>(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, strip = warp % S::kStrips,
+            own = warp / S::kStrips, which = blockIdx.z * S::kTogether + own;
   const int part = blockIdx.x, head = blockIdx.y, first = part % a.chunks * a.rows,
             query_head = head * a.in.group + part / a.chunks;
   const int count = static_cast<int>(min(static_cast<int64_t>(a.rows), a.in.n - first));
-  const auto* rows = static_cast<const uint16_t*>(a.in.rows) + first * a.in.stride +
-                     static_cast<int64_t>(query_head) * a.in.dim;
-  const float* weights[S::kTogether];
-#pragma unroll
-  for (int w = 0; w < S::kTogether; ++w) {
-    const float* from = which0 + w < a.in.weightings ? a.in.weights[which0 + w] : nullptr;
-    weights[w] = from ? from + query_head * a.in.n + first : nullptr;
-  }
-  const float* const own_weights =
+  const float* const weights =
       a.in.weights[which] ? a.in.weights[which] + query_head * a.in.n + first : nullptr;
+
+  // The warps of the first weighting, which mostly is all one, copy rows, sixteen at a time; each weighting's first
+  // warp its weights.
+  const int piece = threadIdx.x % (D / 8), row0 = threadIdx.x / (D / 8);
+  const bool padding = piece * 8 >= a.in.dim;
+  const auto* from = static_cast<const uint16_t*>(a.in.rows) + (first + row0) * a.in.stride +
+                     static_cast<int64_t>(query_head) * a.in.dim + (padding ? 0 : piece * 8);
+  const uint32_t to = shared_address(shared.rows) + row0 * S::kPitch + piece * 16;
+  const auto fetch = [&](int tile) {
+    const int stage = tile % S::kStages, rest = count - tile * S::kRows;
+    if (own == 0) {
+#pragma unroll
+      for (int row = 0; row < S::kRows; row += 16) {
+        const bool present = row + row0 < rest && !padding;
+        copy_or_zero<16>(to + (stage * S::kRows + row) * S::kPitch, from + (present ? row * a.in.stride : 0),
+                         present);
+      }
+      from += S::kRows * a.in.stride;
+    }
+    if (weights && strip == 0) {
+#pragma unroll
+      for (int row = lane; row < S::kRows; row += 32)
+        copy_or_zero<4>(shared_address(&shared.weights[stage][own][row]),
+                        weights + (row < rest ? tile * S::kRows + row : 0), row < rest);
+    }
+  };
 
   GramSums<D> sums = {};
   const int tiles = (count + S::kRows - 1) / S::kRows;
   for (int tile = 0; tile < S::kStages - 1; ++tile) {
-    if (tile < tiles) fetch_rows(a, rows, weights, tile, count, shared);
+    if (tile < tiles) fetch(tile);
     copy_commit();
   }
   for (int tile = 0; tile < tiles; ++tile) {
     copy_wait<S::kStages - 2>();
     __syncthreads();
-    if (tile + S::kStages - 1 < tiles) fetch_rows(a, rows, weights, tile + S::kStages - 1, count, shared);
+    if (tile + S::kStages - 1 < tiles) fetch(tile + S::kStages - 1);
     copy_commit();
-    const int stage = tile % S::kStages;
-    const uint32_t tile_rows = shared_address(shared.rows[stage]) + (lane & 7) * S::kPitch;
-    const int one = lane >> 3 & 1, other = lane >> 4;
-    const uint32_t left = tile_rows + other * 8 * S::kPitch + one * 16,
-                   right = tile_rows + one * 8 * S::kPitch + other * 16;
+    const int stage = tile % S::kStages, end = min(S::kRows, count - tile * S::kRows);
+    const uint32_t rows = shared_address(shared.rows[stage]) +
+                          ((lane >> 3 & 1) * 8 + (lane & 7)) * S::kPitch + (lane >> 4) * 16;
     const float* w = shared.weights[stage][own];
+    if (weights) {
 #pragma unroll 1
-    for (int row = 0; row < S::kRows; row += 16) {
-      if (own_weights)
-        add_sixteen<D, true>(sums, left + row * S::kPitch, right + row * S::kPitch, pair, w + row);
-      else
-        add_sixteen<D, false>(sums, left + row * S::kPitch, right + row * S::kPitch, pair, w + row);
+      for (int row = 0; row < end; row += 16)
+        add_sixteen<D, true>(sums, rows + row * S::kPitch, strip, w + row);
+    } else {
+#pragma unroll 1
+      for (int row = 0; row < end; row += 16)
+        add_sixteen<D, false>(sums, rows + row * S::kPitch, strip, nullptr);
     }
   }
   launch_dependents();
   const int64_t slot = (static_cast<int64_t>(head) * a.in.weightings + which) * a.parts + part;
-  leave_sums(a, sums, slot, pair);
-  if (pair != 0 || !a.in.total[which]) return;
+  leave_sums(a, sums, slot, strip);
+  if (strip != 0) return;
   double total = 0;
-  for (int r = lane; r < count; r += 32) total += own_weights ? own_weights[r] : 1.0f;
+  if (weights && a.in.total[which]) {
+#pragma unroll 8
+    for (int row = lane; row < count; row += 32) total += weights[row];
+  }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) total += __shfl_xor_sync(kWarp, total, distance);
-  if (lane == 0) a.totals[slot] = total;
+  if (lane == 0) a.totals[slot] = weights ? total : count;
 }
 
 template <int D>
@@ -240,7 +225,11 @@ cudaError_t launch_gram(const GramArguments& a, cudaStream_t stream) {
   using S = GramShape<D>;
   const int together = S::kTogether < a.in.weightings ? S::kTogether : a.in.weightings;
   const dim3 grid(a.parts, a.in.heads, (a.in.weightings + together - 1) / together);
-  gram_kernel<D><<<grid, 32 * S::kWarps * together, 0, stream>>>(a);
+  const int shared = static_cast<int>(sizeof(GramShared<D>));
+  if (const auto e =
+          cudaFuncSetAttribute(gram_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared))
+    return e;
+  gram_kernel<D><<<grid, 2 * D * together, shared, stream>>>(a);
   return cudaGetLastError();
 }
 
