@@ -25,5 +25,7 @@ void set_windows(TransformerSpec& spec, const HfConfig& config, int64_t window,
 // in HfConfig::common, `fused_delta` DeltaSpec::fused.
 TransformerSpec qwen_hybrid(const HfConfig& config, std::string_view experts, bool fused_delta);
 MoeSpec qwen_experts(const HfConfig& config);
+// The same of a GGUF file; `tiled` as in DeltaSpec.
+TransformerSpec qwen_hybrid_gguf(const GgufFile& file, bool experts, bool tiled);
 
 }  // namespace oscar

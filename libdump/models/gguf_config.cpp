@@ -1,5 +1,6 @@
 #include "libdump/models/gguf_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "formats/error.h"
@@ -15,6 +16,14 @@ int64_t need_positive(const GgufFile& file, const std::string& key) {
   if (*value > (int64_t{1} << 30))
     throw failure("{}: metadata {}: {} is not plausible", file.file()->path().string(), key, *value);
   return *value;
+}
+
+int64_t layers_after(const GgufFile& file) {
+  const auto key = file.text("general.architecture").value_or("") + ".nextn_predict_layers";
+  const auto count = file.integer(key).value_or(0);
+  if (count < 0)
+    throw failure("{}: metadata {}: {} is not plausible", file.file()->path().string(), key, count);
+  return count;
 }
 
 namespace {
@@ -81,7 +90,26 @@ RopeConfig rope_of(const GgufFile& file, const std::string& architecture, int di
 
 // Whose second norm the converter calls post_attention_norm though it stands before the MLP.
 bool renames_mlp_norm(std::string_view architecture) {
-  return architecture == "gpt-oss" || architecture == "glm4moe";
+  constexpr std::string_view kArchitectures[] = {"gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"};
+  return std::ranges::find(kArchitectures, architecture) != std::end(kArchitectures);
+}
+
+// The tensors of a layer that keeps a state.
+void add_delta(std::map<std::string, GgufName>& names, const LayerSpec& layer) {
+  const int id = layer.attention.layer;
+  for (const auto& [part, name] : {std::pair{"in_proj_qkvz.weight", "ssm_in.weight"},
+                                   {"in_proj_qkv.weight", "attn_qkv.weight"},
+                                   {"in_proj_z.weight", "attn_gate.weight"},
+                                   {"in_proj_ba.weight", "ssm_ba.weight"},
+                                   {"in_proj_b.weight", "ssm_beta.weight"},
+                                   {"in_proj_a.weight", "ssm_alpha.weight"},
+                                   {"conv1d.weight", "ssm_conv1d.weight"},
+                                   {"A_log", "ssm_a"},
+                                   {"dt_bias", "ssm_dt.bias"},
+                                   {"norm.weight", "ssm_norm.weight"},
+                                   {"out_proj.weight", "ssm_out.weight"}})
+    names[layer_tensor(id, std::string("linear_attn.") + part)] = {fmt::format("blk.{}.{}", id, name), 0,
+                                                                   std::string_view(part) == "A_log"};
 }
 
 }  // namespace
@@ -94,9 +122,13 @@ TransformerSpec common_gguf(const GgufFile& file, bool experts) {
   config.architecture = file.text("general.architecture").value_or("");
   config.name = file.text("general.name").value_or("");
   const auto key = [&](const char* rest) { return config.architecture + "." + rest; };
-  const auto layers = need_positive(file, key("block_count"));
+  const auto layers = need_positive(file, key("block_count")) - layers_after(file);
+  if (layers <= 0)
+    throw failure("{}: metadata {}: all {} layers are for further tokens ({})", path, key("block_count"),
+                  layers_after(file), key("nextn_predict_layers"));
   config.hidden = static_cast<int>(need_positive(file, key("embedding_length")));
-  config.intermediate = static_cast<int>(need_positive(file, key("feed_forward_length")));
+  if (!experts || file.metadata().contains(key("feed_forward_length")))  // none where all are experts
+    config.intermediate = static_cast<int>(need_positive(file, key("feed_forward_length")));
   config.context = file.integer(key("context_length")).value_or(0);
   config.norm_eps = file.number(key("attention.layer_norm_rms_epsilon")).value_or(1e-5);
   config.tied_embeddings = !file.find("output.weight");
@@ -128,11 +160,14 @@ TransformerSpec common_gguf(const GgufFile& file, bool experts) {
 MoeSpec experts_gguf(const GgufFile& file, const TransformerSpec& spec) {
   const auto key = [&](const char* rest) { return spec.config.architecture + "." + rest; };
   MoeSpec moe;
-  moe.layout = ExpertLayout::Parts;
+  const auto last = fmt::format("blk.{}.", spec.layers.size() - 1);
+  moe.layout = file.find(last + "ffn_gate_up_exps.weight") ? ExpertLayout::Stacked : ExpertLayout::Parts;
   moe.experts = static_cast<int>(need_positive(file, key("expert_count")));
   moe.top = static_cast<int>(need_positive(file, key("expert_used_count")));
-  moe.intermediate =
-      static_cast<int>(file.integer(key("expert_feed_forward_length")).value_or(spec.config.intermediate));
+  moe.intermediate = static_cast<int>(file.metadata().contains(key("expert_feed_forward_length")) ||
+                                              spec.config.intermediate == 0
+                                          ? need_positive(file, key("expert_feed_forward_length"))
+                                          : spec.config.intermediate);
   if (moe.top > moe.experts)
     throw failure("{}: {} experts a token of {}", spec.config.path, moe.top, moe.experts);
   if (file.integer(key("expert_group_count")).value_or(1) > 1)
@@ -142,8 +177,7 @@ MoeSpec experts_gguf(const GgufFile& file, const TransformerSpec& spec) {
   if (gating != kSoftmax && gating != kSigmoid && gating != kSoftmaxOfChosen)
     throw invalid("{}: {} {} is not supported", spec.config.path, key("expert_gating_func"), gating);
   moe.sigmoid = gating == kSigmoid;
-  moe.correction =
-      file.find("blk." + std::to_string(spec.layers.size() - 1) + ".exp_probs_b.bias") != nullptr;
+  moe.correction = file.find(last + "exp_probs_b.bias") != nullptr;
   if (moe.sigmoid) moe.normalise = file.boolean(key("expert_weights_norm")).value_or(true);
   moe.scale = file.number(key("expert_weights_scale")).value_or(1);
   return moe;
@@ -167,6 +201,7 @@ std::map<std::string, GgufName> gguf_names(const TransformerSpec& spec) {
                                      {spec.after_mlp, "post_ffw_norm"}}) {
       if (!norm.empty()) add(norm, name);
     }
+    if (layer.recurrent()) add_delta(names, layer);
     add("self_attn.q_proj", "attn_q", interleaved ? a.q_heads : 0);
     add("self_attn.k_proj", "attn_k", interleaved ? a.kv_heads : 0);
     add("self_attn.v_proj", "attn_v");
@@ -184,6 +219,9 @@ std::map<std::string, GgufName> gguf_names(const TransformerSpec& spec) {
     const MoeSpec& moe = layer.moe;
     add(moe.stem + "." + moe.router, "ffn_gate_inp");
     names[layer_tensor(a.layer, moe.correction_name)] = {fmt::format("blk.{}.exp_probs_b.bias", a.layer)};
+    names[layer_tensor(a.layer, moe.stem + ".experts.gate_up_proj")] = {
+        fmt::format("blk.{}.ffn_gate_up_exps.weight", a.layer)};
+    add(moe.stem + ".shared_expert_gate", "ffn_gate_inp_shexp");
     for (const char* part : {"gate", "up", "down"}) {
       const auto stem = layer_tensor(a.layer, fmt::format("{}.experts.{}_proj", moe.stem, part));
       names[stem] = {fmt::format("blk.{}.ffn_{}_exps.weight", a.layer, part)};

@@ -9,6 +9,9 @@ namespace oscar {
 // "<architecture>.<key>", a positive integer below 2^30, or std::runtime_error naming it.
 int64_t need_positive(const GgufFile& file, const std::string& key);
 
+// "<architecture>.nextn_predict_layers": layers after the decoder's, which block_count counts too.
+int64_t layers_after(const GgufFile& file);
+
 // What most families share: sizes, heads, key and value length, layers of one kind, one rotary embedding with
 // its scaling (none, linear, yarn, or the divisors of rope_freqs.weight or rope_factors_*.weight). Refuses
 // experts, unless the family has them, and other scalings by name.

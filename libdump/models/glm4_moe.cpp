@@ -25,4 +25,18 @@ TransformerSpec glm4_moe_hf(const HfConfig& config) {
   return spec;
 }
 
+TransformerSpec glm4_moe_gguf(const GgufFile& file) {
+  TransformerSpec spec = common_gguf(file, true);
+  MoeSpec moe = experts_gguf(file, spec);
+  moe.sigmoid = moe.sigmoid || !file.integer("glm4moe.expert_gating_func");
+  moe.shared = moe.intermediate * static_cast<int>(file.integer("glm4moe.expert_shared_count").value_or(0));
+  const auto dense = file.integer("glm4moe.leading_dense_block_count").value_or(0);
+  for (auto& layer : spec.layers) {
+    layer.qkv_bias = file.find("blk.0.attn_q.bias") != nullptr;
+    if (file.find("blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
+    if (layer.attention.layer >= dense) layer.moe = moe;
+  }
+  return spec;
+}
+
 }  // namespace oscar

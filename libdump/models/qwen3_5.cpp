@@ -8,4 +8,8 @@ TransformerSpec qwen3_5_hf(const HfConfig& config) {
   return qwen_hybrid(config, {}, false);
 }
 
+TransformerSpec qwen3_5_gguf(const GgufFile& file) {
+  return qwen_hybrid_gguf(file, false, true);
+}
+
 }  // namespace oscar

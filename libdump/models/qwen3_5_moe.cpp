@@ -9,4 +9,8 @@ TransformerSpec qwen3_5_moe_hf(const HfConfig& config) {
   return spec;
 }
 
+TransformerSpec qwen3_5_moe_gguf(const GgufFile& file) {
+  return qwen_hybrid_gguf(file, true, true);
+}
+
 }  // namespace oscar

@@ -62,6 +62,43 @@ MoeSpec qwen_experts(const HfConfig& config) {
   return moe;
 }
 
+TransformerSpec qwen_hybrid_gguf(const GgufFile& file, bool experts, bool tiled) {
+  TransformerSpec spec = common_gguf(file, experts);  // norm weights are stored whole
+  const auto key = [&](const char* rest) { return spec.config.architecture + "." + rest; };
+  DeltaSpec delta;
+  delta.k_heads = need_positive(file, key("ssm.group_count"));
+  delta.v_heads = need_positive(file, key("ssm.time_step_rank"));
+  delta.dim_k = need_positive(file, key("ssm.state_size"));
+  const auto values = need_positive(file, key("ssm.inner_size"));
+  if (values % delta.v_heads != 0)
+    throw failure("{}: {} {} does not divide among {} heads", spec.config.path, key("ssm.inner_size"), values,
+                  delta.v_heads);
+  delta.dim_v = values / delta.v_heads;
+  delta.kernel = need_positive(file, key("ssm.conv_kernel"));
+  delta.tiled = tiled;
+  delta.fused_gates = !tiled;
+  MoeSpec moe;
+  if (experts) {
+    moe = experts_gguf(file, spec);
+    moe.shared = static_cast<int>(need_positive(file, key("expert_shared_feed_forward_length")));
+    moe.shared_name = "shared_expert";
+    moe.shared_gate = true;
+  }
+  for (auto& layer : spec.layers) {
+    const auto blk = fmt::format("blk.{}.", layer.attention.layer);
+    layer.moe = moe;
+    // The tensors tell the kind: full_attention_interval is 4 even where a checkpoint lists other layers.
+    if (file.find(blk + "ssm_a")) {
+      layer.delta = delta;
+      layer.delta.fused = file.find(blk + "ssm_in.weight") != nullptr;  // of early converters
+    } else {
+      layer.qk_norm = QkNorm::Head;
+      layer.output_gate = true;
+    }
+  }
+  return spec;
+}
+
 TransformerSpec qwen3_next_hf(const HfConfig& config) {
   TransformerSpec spec = qwen_hybrid(config, "num_experts", true);
   const MoeSpec moe = qwen_experts(config);
@@ -73,6 +110,10 @@ TransformerSpec qwen3_next_hf(const HfConfig& config) {
     if (!listed && step > 0 && (id + 1) % step == 0 && moe.experts > 0) layer.moe = moe;
   }
   return spec;
+}
+
+TransformerSpec qwen3_next_gguf(const GgufFile& file) {
+  return qwen_hybrid_gguf(file, true, false);
 }
 
 }  // namespace oscar

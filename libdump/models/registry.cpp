@@ -58,15 +58,19 @@ const FamilyInfo& find_family(const std::string& name, Column column, const std:
   throw invalid("{}: {} '{}' is not supported; known: {}{}", where, what, name, known, hint);
 }
 
+void note_layers_after(TransformerSpec& spec, int64_t count) {
+  if (count <= 0) return;
+  spec.config.notes.push_back(fmt::format("{} after the decoder, for predicting further tokens, left out",
+                                          count == 1 ? "one layer" : fmt::format("{} layers", count)));
+}
+
 // Of a directory: what is there beside the decoder. Notes say what is left out.
 void leave_out(const HfConfig& config, SafeTensorsWeights& weights, TransformerSpec& spec) {
   auto& notes = spec.config.notes;
   const auto further = config.integer("num_nextn_predict_layers", 0);
   weights.allow_layers_after(further);
-  if (further > 0 &&
-      weights.has(layer_tensor(static_cast<int>(spec.layers.size()), "input_layernorm.weight")))
-    notes.push_back(fmt::format("{} after the decoder, for predicting further tokens, left out",
-                                further == 1 ? "one layer" : fmt::format("{} layers", further)));
+  if (weights.has(layer_tensor(static_cast<int>(spec.layers.size()), "input_layernorm.weight")))
+    note_layers_after(spec, further);
   if (const auto count = weights.leave_out({"mtp."}); count > 0)
     notes.push_back(fmt::format("{} tensors for predicting further tokens (mtp.*) left out", count));
   if (const auto count =
@@ -129,6 +133,9 @@ std::unique_ptr<Model> open_model(const std::filesystem::path& path, Precision p
   TransformerSpec spec = family.from_gguf(*file);
   finish(spec);
   auto weights = std::make_unique<GgufWeights>(file, gguf_names(spec));
+  const auto layers = static_cast<int64_t>(spec.layers.size()), further = layers_after(*file);
+  weights->allow_layers(layers, layers + further);
+  if (file->find(fmt::format("blk.{}.attn_norm.weight", layers))) note_layers_after(spec, further);
   return make_transformer(
       std::move(spec), std::move(weights), [file] { return tokenizer_from_gguf(*file); }, precision, device);
 }

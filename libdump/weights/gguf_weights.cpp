@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <charconv>
 #include <set>
 
 #include "formats/error.h"
@@ -17,6 +18,12 @@ const GgufName& GgufWeights::name_of(const std::string& name) const {
   return known->second;
 }
 
+static Shape without_ones(const Shape& shape) {
+  Shape out;
+  std::ranges::copy_if(shape, std::back_inserter(out), [](int64_t n) { return n != 1; });
+  return out;
+}
+
 const GgufTensor& GgufWeights::find(const std::string& canonical, const std::vector<int64_t>& shape) const {
   const auto file = file_->file()->path().string();
   const std::string& name = name_of(canonical).name;
@@ -24,7 +31,7 @@ const GgufTensor& GgufWeights::find(const std::string& canonical, const std::vec
   if (!tensor)
     throw failure("{}: tensor {} {} is missing: the file is incomplete or of another architecture", file,
                   name, to_string(shape));
-  if (tensor->shape != shape)
+  if (without_ones(tensor->shape) != without_ones(shape))
     throw failure("{}: tensor {}: expected shape {}, found {}", file, name, to_string(shape),
                   to_string(tensor->shape));
   if (!can_dequantise(*tensor->type)) throw invalid("{}: tensor {}: {}", file, name, refusal(*tensor->type));
@@ -42,7 +49,13 @@ at::Tensor GgufWeights::load(const std::string& name, const std::vector<int64_t>
   dequantise(*tensor.type, tensor.bytes.data(), out.numel(), out.mutable_data_ptr<float>());
   check_finite(out, name_of(name).name);
   MappedFile::forget(tensor.bytes);  // a weight is read once a run
-  const int64_t heads = name_of(name).interleaved_heads;
+  const auto& [in_file, heads, negative_exponential] = name_of(name);
+  if (negative_exponential) {
+    if (!(out <= 0).all().item<bool>())
+      throw failure("{}: tensor {}: expected -e^x, found a positive number", file_->file()->path().string(),
+                    in_file);
+    return out.neg_().log_();
+  }
   return heads ? halves(out, heads) : out;
 }
 
@@ -74,13 +87,24 @@ at::Tensor GgufWeights::load_rows(const std::string& name, const std::vector<int
   return out;
 }
 
+// Of "blk.7.attn_q.weight"; -1 of a tensor that belongs to no layer.
+static int layer_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "blk.";
+  int layer = -1;
+  if (name.starts_with(kPrefix))
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
 void GgufWeights::check(const std::map<std::string, std::vector<int64_t>>& expected) const {
   std::set<std::string_view> known;
   for (const auto& entry : expected) known.insert(name_of(entry.first).name);
   for (const auto& tensor : file_->tensors()) {
     // These belong to the rotary embedding, which the configuration has read.
     const bool rope = tensor.name == "rope_freqs.weight" || tensor.name.starts_with("rope_factors_");
-    if (!known.contains(tensor.name) && !rope) {
+    const int layer = layer_of(tensor.name);
+    const bool after = layer >= first_after_ && layer < last_after_;
+    if (!known.contains(tensor.name) && !rope && !after) {
       throw invalid(
           "{}: tensor {} is not part of this architecture as it is computed here (biases, experts and rope "
           "factors are supported where the family says so)",

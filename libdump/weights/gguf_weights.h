@@ -1,4 +1,5 @@
-// The tensors of a GGUF file as a WeightSource, under the names of a Hugging Face checkpoint.
+// The tensors of a GGUF file as a WeightSource, under the names of a Hugging Face checkpoint. Dims of 1 are not
+// compared: converters squeeze them.
 #pragma once
 #include <memory>
 
@@ -13,6 +14,7 @@ struct GgufName {
   // a head is the i-th of its first half, row 2i + 1 the i-th of the second. load() puts them one after the
   // other. 0: as they are.
   int64_t interleaved_heads = 0;
+  bool negative_exponential = false;  // stored as -e^x; load() takes the logarithm
 };
 
 class GgufWeights : public WeightSource {
@@ -27,6 +29,8 @@ class GgufWeights : public WeightSource {
   void check(const std::map<std::string, std::vector<int64_t>>& expected) const override;
   int64_t bytes() const override;
   std::string digest() const override;
+  // Tensors of the layers first to last - 1, which predict further tokens, are no surplus.
+  void allow_layers(int64_t first, int64_t last) { first_after_ = first, last_after_ = last; }
 
  private:
   const GgufName& name_of(const std::string& name) const;
@@ -35,6 +39,7 @@ class GgufWeights : public WeightSource {
 
   std::shared_ptr<const GgufFile> file_;
   std::map<std::string, GgufName> names_;
+  int64_t first_after_ = 0, last_after_ = 0;
 };
 
 }  // namespace oscar

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdlib>
+#include <regex>
 #include <set>
 
 #include "formats/error.h"
@@ -117,8 +118,7 @@ TEST_P(Families, OnAGpu) {
     const Errors exact = compare(GetParam(), path, Precision::Float32, length, 100, device);
     EXPECT_LE(exact.rows, 1e-4) << length << " tokens, " << exact.where;
     EXPECT_LE(exact.logits, 1e-4) << length << " tokens";
-    const Errors rounded =
-        compare(GetParam(), path, Precision::BFloat16, length, experts ? 1 : 100, device);
+    const Errors rounded = compare(GetParam(), path, Precision::BFloat16, length, experts ? 1 : 100, device);
     EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
     EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
   }
@@ -157,17 +157,24 @@ TEST(FamiliesGguf, RowsAndLogitsOfTransformers) {
   const auto outcome =
       test::run({python, script.string(), test::golden("families").string(), folder.path().string()});
   ASSERT_EQ(outcome.code, 0) << outcome;
-  for (const char* name :
-       {"llama", "llama3", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "phi3", "olmo2",
-        "granite", "longrope", "qwen3_moe", "mixtral", "glm4", "minimax_m2", "gpt_oss"}) {
-    const bool windowed = std::string_view(name) == "mistral" || std::string_view(name) == "qwen2";
+  for (const std::string file :
+       {"llama",    "llama3",      "mistral",          "qwen2",      "qwen3",
+        "smollm3",  "gemma2",      "gemma3",           "phi3",       "olmo2",
+        "granite",  "longrope",    "qwen3_moe",        "mixtral",    "glm4",
+        "glm4_moe", "minimax_m2",  "gpt_oss",          "qwen3_next", "qwen3_next_early",
+        "qwen3_5",  "qwen3_5_moe", "qwen3_5_moe_fused"}) {
+    const std::string name = std::regex_replace(file, std::regex("_early|_fused"), "");
+    const bool windowed = name == "mistral" || name == "qwen2";
     for (const int64_t length :
          windowed ? std::vector<int64_t>{1, 7} : std::vector<int64_t>{1, 7, 130, 700}) {
-      const Errors errors = compare(name, folder / (std::string(name) + ".gguf"), Precision::Float32, length);
-      EXPECT_LE(errors.rows, 1e-4) << name << ", " << length << " tokens, " << errors.where;
-      EXPECT_LE(errors.logits, 1e-4) << name << ", " << length << " tokens";
+      const Errors errors = compare(name, folder / (file + ".gguf"), Precision::Float32, length);
+      EXPECT_LE(errors.rows, 1e-4) << file << ", " << length << " tokens, " << errors.where;
+      EXPECT_LE(errors.logits, 1e-4) << file << ", " << length << " tokens";
     }
   }
+  const auto notes = open_model(folder / "glm4_moe.gguf", Precision::Float32)->config().notes;
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_NE(notes[0].find("one layer after the decoder"), std::string::npos) << notes[0];
 }
 
 }  // namespace
