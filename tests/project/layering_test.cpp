@@ -38,7 +38,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> third_partie
     {"malloc.h", {"libdump/"}},  // glibc, which LibTorch's wheels need anyway
     {"sys/", {""}},              // POSIX
 };
-const std::set<std::string> posix{"fcntl.h", "signal.h", "unistd.h", "poll.h"};
+const std::set<std::string> posix{"dlfcn.h", "fcntl.h", "signal.h", "unistd.h", "poll.h"};
 
 // Why `file` must not include `header`, or "".
 std::string breach(const std::string& file, const std::string& header, bool quoted) {
