@@ -12,7 +12,7 @@ struct ScoreStatsBatch {
   float scale = 1;
   int64_t sink = 0, recent = 0;
   int64_t sliding_window = 0;        // keys a query sees, itself included; 0: all
-  FloatType type = FloatType::bf16;  // of q and k; f32 is rounded to bfloat16, which the products take
+  FloatType type = FloatType::bf16;  // of q, k, v and o; f32 is rounded to bfloat16, which the products take
   const void* q = nullptr;           // q[t * q_stride + (h * group + j) * dim + i]
   int64_t q_stride = 0;
   const void* k = nullptr;  // k[t * k_stride + h * dim + i]
@@ -41,11 +41,14 @@ struct ScoreStatsOutputs {     // N = n_queries, or T
   double* x = nullptr;         // (kv_heads, T), added to
 };
 
-// Bytes of scratch: 8 kv_heads group N T / 512 for partial row sums and little else.
+// Bytes of scratch on the current device: copies of q and k (and of v and twice o) in bfloat16, 32 bytes a row of outputs and
+// 8 to 12 bytes a key for every 2048 / group queries.
 int64_t score_stats_workspace(const ScoreStatsBatch& batch);
-// Asynchronous on `stream`, capturable, no allocation. Probabilities are float32 of products of bfloat16 that
-// are summed in float32; sums over 512 keys or 2048 queries are float32, sums of those double. Every sum has
-// one order: the same inputs give the same bytes.
+// Asynchronous on `stream`, capturable, no allocation; the current device is the one score_stats_workspace() was asked for.
+// Probabilities are float32 of products of bfloat16 that are summed in float32; sums over 64 keys or 2048 queries are
+// float32, sums of those exact or double. o G has the 16 bits of two bfloat16; a and x are within 1e-4 of their largest
+// value. Every sum has one order or none that matters: the same inputs give the same bytes, with values and without. What is
+// not a number makes its row's sums and its keys' sums the same.
 Status score_stats(const ScoreStatsBatch& batch, const ScoreStatsOutputs& outputs, void* workspace,
                    void* stream);
 

@@ -1,94 +1,159 @@
 #include "kernels/cuda/score_stats.cuh"
 
+#include <algorithm>
+#include <climits>
+
 #include "kernels/cuda/status.cuh"
 
 namespace oscar::cuda {
 namespace {
 
-int width_of(int dim) {
-  return dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : 256;
+__global__ void finish_rows(const __grid_constant__ StatsArguments a, const ScoreStatsOutputs out) {
+  const int n = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), head = blockIdx.y;
+  if (n >= a.queries) return;
+  const int64_t padded = int64_t{kTileRows} * a.tiles, at = head * padded + n, count = gridDim.y * padded,
+                to = int64_t{head} * a.queries + n;
+  const auto sum = [&](RowSum which, double unit) {
+    const int64_t from = which * count + at;
+    return a.broken[from] ? nan("") : static_cast<double>(static_cast<long long>(a.row_sums[from])) / unit;
+  };
+  out.mass[to] = static_cast<float>(sum(kMass, kFixedPoint));
+  out.entropy[to] = static_cast<float>(-0.6931471805599453 * sum(kEntropy, kFixedPoint));
+  out.sink_mass[to] = static_cast<float>(sum(kSink, kFixedPoint));
+  if (!a.in.v) return;
+  const auto& rows = *reinterpret_cast<const TileRows*>(
+      a.packed_queries + (int64_t{head} * a.tiles + n / kTileRows + 1) * a.tile_bytes - sizeof(TileRows));
+  out.a[to] = static_cast<float>(sum(kSensitivity, rows.unit[n % kTileRows]));
 }
 
-// Key blocks of query t: [first, last].
-__device__ int first_block(const StatsArguments& a, int t, int keys) {
-  const int64_t window = a.in.sliding_window;
-  return window > 0 && t >= window ? static_cast<int>((t - window + 1) / keys) : 0;
-}
-
-__global__ void finish_rows(const StatsArguments a, const ScoreStatsOutputs out, int keys) {
-  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const int head = blockIdx.y;
-  if (row >= a.rows) return;
-  const int t = query_of(a, row);
-  double mass = 0, entropy = 0, sink = 0;
-  for (int block = first_block(a, t, keys); block <= t / keys; ++block) {
-    const int64_t at = (static_cast<int64_t>(block) * a.in.kv_heads + head) * a.rows + row;
-    const float2 part = a.row_parts[at];
-    mass += part.x;
-    entropy -= part.y;
-    if (block < a.sink_blocks) sink += a.sink_parts[at];
-  }
-  const int64_t to = head_of(a, head, row) * a.queries + row / a.in.group;
-  out.mass[to] = static_cast<float>(mass);
-  out.sink_mass[to] = static_cast<float>(sink);
-  out.entropy[to] = static_cast<float>(entropy * 0.6931471805599453);
-}
-
-__global__ void finish_columns(const StatsArguments a, const ScoreStatsOutputs out) {
+__global__ void finish_columns(const __grid_constant__ StatsArguments a, const ScoreStatsOutputs out) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
                 count = a.in.kv_heads * a.in.tokens;
   if (n >= count) return;
-  double u = 0, w = 0;
+  const int64_t block_key = n % a.in.tokens / a.block_keys * a.block_keys;
+  double u = 0, w = 0, x = 0;
   for (int segment = 0; segment < a.segments; ++segment) {
+    const int first = segment * a.segment_queries, end = min(a.queries, first + a.segment_queries);
+    if (!sees(a, first, end - 1, block_key)) continue;
     const float2 part = a.column_parts[segment * count + n];
     u += part.x;
     w += part.y;
+    if (a.in.v) x += a.x_parts[segment * count + n];
   }
   out.u[n] += u;
   out.w[n] += w;
+  if (a.in.v) out.x[n] += x;
 }
 
-int64_t up16(int64_t bytes) {
-  return (bytes + 15) / 16 * 16;
+int tiles_of(int dim) {
+  return (dim + 63) / 64;
+}
+StatsShared shared_of(const StatsArguments& a) {
+  const int pieces = a.block_keys / kTileRows, warps = 4 * a.warpgroups;
+  StatsShared s;
+  s.values = pieces * a.q_tiles * kTileBlock;
+  s.stages = s.values + pieces * a.v_tiles * kTileBlock;
+  s.value_norms = s.stages + a.stages * a.tile_bytes;
+  s.barriers = s.value_norms + (a.in.v ? a.stages * a.block_keys * int{sizeof(float)} : 0);
+  s.bytes = s.barriers + (kMaxStages + 1) * 16;
+  // Column sums of each warp take the place of stages.
+  const int columns = stats_pieces(a.in.v) * kTileRows * (a.in.v ? 3 : 2) * int{sizeof(float)};
+  s.bytes = std::max(s.bytes, s.stages + warps * columns);
+  return s;
+}
+// Bytes of shared memory a block may have on the current device; 0 without one.
+int shared_limit() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return 0;
+  return bytes;
 }
 
+// The most warpgroups that fit with two stages of queries or more; then with one.
+void choose_shape(StatsArguments& a, int limit) {
+  const auto fits = [&](int warpgroups, int stages) {
+    a.warpgroups = warpgroups;
+    a.stages = stages;
+    a.block_keys = warpgroups * stats_pieces(a.in.v) * kTileRows;
+    a.shared = shared_of(a);
+    return a.shared.bytes <= limit;
+  };
+  for (int warpgroups = kMaxWarpgroups; warpgroups > 1; --warpgroups) {
+    for (int stages = kMaxStages; stages > 1; --stages) {
+      if (fits(warpgroups, stages)) return;
+    }
+  }
+  if (fits(3, 1) || fits(2, 1) || fits(1, 2)) return;
+  fits(1, 1);
+}
+
+// Everything but pointers into the workspace, which are offsets here.
 struct Layout {
   StatsArguments a;
-  int64_t sinks, columns, bytes;
+  int64_t broken, largest, zeros, columns, x, queries, keys, values, value_norms, bytes;
 };
 Layout layout_of(const ScoreStatsBatch& in) {
+  constexpr int64_t kEnd = int64_t{1} << 30;
   Layout l{};
-  const int keys = stats_keys(width_of(in.dim));
-  l.a.in = in;
-  l.a.queries = in.queries ? in.n_queries : in.tokens;
-  l.a.rows = static_cast<int>(l.a.queries * in.group);
-  l.a.blocks = static_cast<int>((in.tokens + keys - 1) / keys);
-  l.a.group_inverse = static_cast<unsigned>(((int64_t{1} << 32) + in.group - 1) / in.group);
-  l.a.segments = static_cast<int>((l.a.rows + kSegmentRows - 1) / kSegmentRows);
-  const int64_t sink = in.sink < 0 ? 0 : in.sink < in.tokens ? in.sink : in.tokens;
-  l.a.in.sink = sink;
-  l.a.in.recent = in.recent < 0 ? 0 : in.recent < in.tokens ? in.recent : in.tokens;
-  l.a.sink_blocks = static_cast<int>((sink + keys - 1) / keys);
-  l.sinks = up16(int64_t{l.a.blocks} * in.kv_heads * l.a.rows * int64_t{sizeof(float2)});
-  l.columns = l.sinks + up16(int64_t{l.a.sink_blocks} * in.kv_heads * l.a.rows * int64_t{sizeof(float)});
-  l.bytes = l.columns + l.a.segments * in.kv_heads * in.tokens * int64_t{sizeof(float2)};
+  StatsArguments& a = l.a;
+  a.in = in;
+  a.in.sink = std::clamp<int64_t>(in.sink, 0, in.tokens);
+  a.in.recent = std::clamp<int64_t>(in.recent, 0, in.tokens);
+  a.in.sliding_window = in.sliding_window > 0 ? std::min(in.sliding_window, kEnd) : kEnd;
+  a.queries = static_cast<int>(in.queries ? in.n_queries : in.tokens);
+  a.tiles = (a.queries + kTileRows - 1) / kTileRows;
+  a.q_tiles = tiles_of(in.dim);
+  a.v_tiles = in.v ? tiles_of(in.dim_v) : 0;
+  a.tile_bytes = (a.q_tiles + 2 * a.v_tiles) * kTileBlock + int{sizeof(TileRows)};
+  choose_shape(a, shared_limit());
+  a.blocks = static_cast<int>((in.tokens + a.block_keys - 1) / a.block_keys);
+  a.sink_blocks = static_cast<int>((a.in.sink + a.block_keys - 1) / a.block_keys);
+  a.segment_queries = std::max(1, kSegmentRows / kTileRows / in.group) * kTileRows;
+  a.segments = (a.queries + a.segment_queries - 1) / a.segment_queries;
+
+  const int64_t heads = int64_t{in.kv_heads} * in.group, keys = int64_t{a.blocks} * a.block_keys,
+                sums = (in.v ? 4 : 3) * heads * a.tiles * kTileRows,
+                columns = a.segments * in.kv_heads * in.tokens, key_tiles = in.kv_heads * keys / kTileRows;
+  int64_t end = 0;
+  const auto take = [&](int64_t bytes) {
+    const int64_t at = end;
+    end += (bytes + 1023) / 1024 * 1024;
+    return at;
+  };
+  take(sums * 8);
+  l.broken = take(sums);
+  l.largest = take(heads * 4);
+  l.zeros = end;
+  l.columns = take(columns * 8);
+  l.x = take(in.v ? columns * 4 : 0);
+  l.queries = take(heads * a.tiles * a.tile_bytes);
+  l.keys = take(key_tiles * a.q_tiles * kTileBlock);
+  l.values = take(key_tiles * a.v_tiles * kTileBlock);
+  l.value_norms = take(in.v ? heads * keys * 4 : 0);
+  l.bytes = end;
   return l;
 }
 
 Status check(const ScoreStatsBatch& in, const ScoreStatsOutputs& out, void* workspace) {
   if (in.dim < 8 || in.dim > 256 || in.dim % 8 != 0)
     return {"cuda::score_stats: head dims are multiples of 8 up to 256"};
-  if (in.kv_heads < 1 || in.kv_heads > 65535 || in.group < 1)
+  if (in.kv_heads < 1 || in.group < 1 || int64_t{in.kv_heads} * in.group > 65535)
     return {"cuda::score_stats: no heads, or too many"};
   if (in.tokens < 0 || in.tokens > (int64_t{1} << 30))
     return {"cuda::score_stats: sequences end before 2^30 tokens"};
-  if (in.type == FloatType::f16) return {"cuda::score_stats: q and k are bf16 or f32"};
-  if (in.q_stride % 8 != 0 || in.k_stride % 8 != 0) return {"cuda::score_stats: strides are multiples of 8"};
+  if (in.v && (in.dim_v < 8 || in.dim_v > 256 || in.dim_v % 8 != 0))
+    return {"cuda::score_stats: value dims are multiples of 8 up to 256"};
+  if (in.type == FloatType::f16) return {"cuda::score_stats: q, k, v and o are bf16 or f32"};
+  if (in.q_stride % 8 != 0 || in.k_stride % 8 != 0 ||
+      (in.v && (in.v_stride % 8 != 0 || in.o_stride % 8 != 0)))
+    return {"cuda::score_stats: strides are multiples of 8"};
   if (!in.q || !in.k || !in.lse || !workspace)
     return {"cuda::score_stats: q, k, lse and a workspace must be given"};
-  if (in.v) return {"cuda::score_stats: values are not summed on a GPU yet"};
   if (!out.mass || !out.sink_mass || !out.entropy || !out.u || !out.w)
     return {"cuda::score_stats: every output must be given"};
+  if (in.v && (!in.o || !in.metric || !out.a || !out.x))
+    return {"cuda::score_stats: with values o, a metric, a and x must be given"};
   return {};
 }
 
@@ -103,20 +168,30 @@ Status score_stats(const ScoreStatsBatch& batch, const ScoreStatsOutputs& out, v
   if (Status s = check(batch, out, workspace); !s.ok()) return s;
   Layout l = layout_of(batch);
   StatsArguments& a = l.a;
-  if (a.rows == 0) return {};
+  if (a.queries == 0) return {};
+  if (a.shared.bytes > shared_limit())
+    return {"cuda::score_stats: a multiprocessor of this device has too little shared memory for these dims"};
+  if (int64_t{a.blocks} * a.segments * batch.kv_heads > INT_MAX ||
+      int64_t{a.tiles} * 4 * kTileRows * batch.kv_heads * batch.group > INT_MAX)
+    return {"cuda::score_stats: too many queries, or heads"};
   auto* memory = static_cast<uint8_t*>(workspace);
-  a.row_parts = reinterpret_cast<float2*>(memory);
-  a.sink_parts = reinterpret_cast<float*>(memory + l.sinks);
+  a.row_sums = reinterpret_cast<unsigned long long*>(memory);
+  a.broken = memory + l.broken;
+  a.largest_norm = reinterpret_cast<unsigned*>(memory + l.largest);
   a.column_parts = reinterpret_cast<float2*>(memory + l.columns);
+  a.x_parts = reinterpret_cast<float*>(memory + l.x);
+  a.packed_queries = memory + l.queries;
+  a.packed_keys = memory + l.keys;
+  a.packed_values = memory + l.values;
+  a.value_norms = reinterpret_cast<float*>(memory + l.value_norms);
   const auto on = static_cast<cudaStream_t>(stream);
-  const int width = width_of(batch.dim);
-  const auto launch = width == 64    ? launch_stats_64
-                      : width == 96  ? launch_stats_96
-                      : width == 128 ? launch_stats_128
-                                     : launch_stats_256;
-  if (Status s = status_of(launch(a, on), "launching score statistics"); !s.ok()) return s;
-  finish_rows<<<dim3(static_cast<unsigned>((a.rows + 255) / 256), batch.kv_heads), 256, 0, on>>>(
-      a, out, stats_keys(width));
+  cudaError_t error = cudaMemsetAsync(memory, 0, l.zeros, on);
+  if (!error) error = launch_stats_pack(a, on);
+  if (!error && batch.v) error = launch_stats_metric(a, on);
+  if (!error) error = (batch.v ? launch_stats_values : launch_stats)(a, on);
+  if (error) return status_of(error, "launching score statistics");
+  const int heads = batch.kv_heads * batch.group;
+  finish_rows<<<dim3((a.queries + 255) / 256, heads), 256, 0, on>>>(a, out);
   finish_columns<<<static_cast<unsigned>((batch.kv_heads * batch.tokens + 255) / 256), 256, 0, on>>>(a, out);
   return status_of(cudaGetLastError(), "finishing score statistics");
 }

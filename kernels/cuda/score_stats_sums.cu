@@ -1,0 +1,9 @@
+#include "kernels/cuda/score_stats_kernel.cuh"
+
+namespace oscar::cuda {
+
+cudaError_t launch_stats(const StatsArguments& a, cudaStream_t stream) {
+  return launch_stats_kernel<false>(a, stream);
+}
+
+}  // namespace oscar::cuda
