@@ -31,6 +31,23 @@ struct Arguments {
 const std::map<std::string, BosPolicy> kBos{
     {"none", BosPolicy::None}, {"document", BosPolicy::PerDocument}, {"sequence", BosPolicy::PerSequence}};
 
+// "8G" to bytes; CLI11's own sentence for another text says nothing of sizes.
+CLI::Validator size_in_bytes() {
+  return {[](std::string& text) {
+            const std::string found = text;
+            try {
+              if (CLI::AsSizeValue(false)(text).empty() && std::stoull(text) <= uint64_t{1} << 60)
+                return std::string();
+            } catch (const std::exception&) {  // no digits, an unknown unit, too large: all one
+            }
+            return fmt::format(
+                "expected a whole number with or without K, M, G or T, found '{}': say for example 8G, or 0 for "
+                "no bound",
+                found);
+          },
+          "SIZE"};
+}
+
 void add_options(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.model,
                  "A .gguf file, or a directory with config.json and .safetensors, of a supported family "
@@ -121,7 +138,7 @@ void add_options(CLI::App& app, Arguments& a) {
                  "Bound on the memory of the process, such as 8G: the run is planned to fit, or refused with "
                  "the least "
                  "that would do; 0: none")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_in_bytes())
       ->type_name("SIZE")
       ->group("Run");
   app.add_flag("--deterministic", a.dump.deterministic,
@@ -237,6 +254,7 @@ int run(Arguments& a) {
 
   const cli::ChosenShard worker = cli::choose_shard(a.workers);
   a.dump.shard = worker.shard;
+  check_options(a.dump, device);
   const std::string output = a.output.empty() ? "" : shard_path(a.output, worker.shard).string();
 
   const auto model = open_model(a.model, a.dump.precision, device);

@@ -80,7 +80,15 @@ double perplexity(const Model& model, const std::vector<at::Tensor>& hidden,
       const std::vector<int64_t> next(sequences[s].begin() + t + 1, sequences[s].begin() + t + 1 + n);
       const at::Tensor of_next =
           to_cpu(scores.gather(1, to_device(at::tensor(next), model.device()).unsqueeze(1)));
-      for (int64_t i = 0; i < n; ++i) nats -= of_next.const_data_ptr<float>()[i];
+      for (int64_t i = 0; i < n; ++i) {
+        const float value = of_next.const_data_ptr<float>()[i];
+        if (!std::isfinite(value))
+          throw failure(
+              "after the last layer, sequence {}, token {}: the logits are not finite: the model overflows; "
+              "run with --dtype float32 or check the checkpoint",
+              s, t + i);
+        nats -= value;
+      }
       count += n;
     }
   }
@@ -123,8 +131,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   const ModelConfig& config = model.config();
   const DType rows_dtype = dtype_of(options.precision);
   const at::Device device = model.device();
-  if (!device.is_cpu() && options.memory > 0)
-    throw invalid("--memory bounds a run on the CPU; a run on a GPU prints what it holds there (--plan)");
+  check_options(options, device);
   const std::vector<Dealt> workers = deal(set, options.shard.count);
   const Dealt& own = workers.at(static_cast<size_t>(options.shard.index));
   const SequenceSet share = share_of(set, options.shard);
@@ -135,15 +142,8 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
                            : static_cast<int64_t>(set.calibration.size()) +
                                  own.probes[static_cast<size_t>(i - calibration)];
   };
-  if (!options.shard.whole() && (options.perplexity || !options.save_qkv.empty()))
-    throw invalid("--shard {}: {} is of all sequences in one process: run it without workers",
-                  options.shard.text(), options.perplexity ? "--perplexity" : "--save-qkv");
   const std::filesystem::path raw_folder =
       options.save_qkv.empty() ? "" : options.save_qkv.string() + ".partial";
-  if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) &&
-      !std::filesystem::is_empty(options.save_qkv)) {
-    throw invalid("{}: --save-qkv wants a folder that is new or empty", options.save_qkv.string());
-  }
 
   if (!device.is_cpu()) plan_device(model, set, options);
   const MemoryNeeds needs = needs_of(model, set, options);

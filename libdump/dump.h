@@ -40,6 +40,9 @@ struct DumpProgress {
   int64_t tokens_done, tokens_total;  // tokens times layers
 };
 
+// std::invalid_argument for options that no run has together on that device; dump() asks too.
+void check_options(const DumpOptions& options, at::Device device);
+
 // What a run holds on a GPU, bytes.
 struct DevicePlan {
   int64_t weights = 0;  // of two layers, one of them being read

@@ -54,6 +54,17 @@ int64_t activations(const ModelConfig& config, const LayerShape& s, int64_t toke
 
 }  // namespace
 
+void check_options(const DumpOptions& options, at::Device device) {
+  if (!device.is_cpu() && options.memory > 0)
+    throw invalid("--memory bounds a run on the CPU; a run on a GPU prints what it holds there (--plan)");
+  if (!options.shard.whole() && (options.perplexity || !options.save_qkv.empty()))
+    throw invalid("--shard {}: {} is of all sequences in one process: run it without workers",
+                  options.shard.text(), options.perplexity ? "--perplexity" : "--save-qkv");
+  if (!options.save_qkv.empty() && std::filesystem::exists(options.save_qkv) &&
+      !std::filesystem::is_empty(options.save_qkv))
+    throw invalid("{}: --save-qkv wants a folder that is new or empty", options.save_qkv.string());
+}
+
 MemoryNeeds needs_of(const Model& model, const SequenceSet& run, const DumpOptions& options) {
   const ModelConfig& config = model.config();
   const SequenceSet share = share_of(run, options.shard);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <regex>
 
 #include "formats/npy.h"
 #include "formats/safetensors.h"
@@ -125,6 +126,46 @@ TEST_F(HfDirectory, ActivationsThatOverflow) {
             std::string::npos)
       << outcome;
   EXPECT_FALSE(fs::exists(folder_ / "stats.h5"));
+}
+// Beyond 65504 in float16 alone.
+TEST_F(HfDirectory, ActivationsThatOverflowFloat16) {
+  auto content = weights();
+  const auto times = [&](const std::string& name, float factor) {
+    const Tensor& tensor = content.tensors.at(name);
+    auto values = tensor.floats();
+    for (float& x : values) x *= factor;
+    const Shape shape = tensor.shape;
+    content.tensors[name] = make_tensor<float>(shape, values);
+  };
+  times("model.layers.1.input_layernorm.weight", 1e3f);
+  times("model.layers.1.self_attn.v_proj.weight", 1e4f);
+  save(content);
+  const auto half = dump({"--dtype", "float16"});
+  EXPECT_EQ(half.code, 3) << half;
+  const std::regex said(
+      "layer 1, sequence \\d+, token \\d+: v is -?inf: the model overflows; run with --dtype float32");
+  EXPECT_TRUE(std::regex_search(half.err, said)) << half;
+  EXPECT_FALSE(fs::exists(folder_ / "stats.h5"));
+  for (const char* dtype : {"bfloat16", "float32"}) {
+    const auto outcome = dump({"--dtype", dtype, "--restart"});
+    EXPECT_EQ(outcome.code, 0) << outcome;
+  }
+}
+// No layer's rows are behind the last MLP: only who asks for the perplexity meets its overflow.
+TEST_F(HfDirectory, TheLastLayerOverflowsFloat16) {
+  auto content = weights();
+  const std::string name = "model.layers.2.post_attention_layernorm.weight";
+  content.tensors[name] = make_tensor<float>({48}, std::vector<float>(48, 3e4f));
+  save(content);
+  const auto half = dump({"--dtype", "float16", "--perplexity"});
+  EXPECT_EQ(half.code, 3) << half;
+  const std::regex said(
+      "after the last layer, sequence \\d+, token \\d+: the logits are not finite: the model overflows; run with "
+      "--dtype float32");
+  EXPECT_TRUE(std::regex_search(half.err, said)) << half;
+  EXPECT_FALSE(fs::exists(folder_ / "stats.h5"));
+  const auto outcome = dump({"--perplexity", "--restart"});
+  EXPECT_EQ(outcome.code, 0) << outcome;
 }
 TEST_F(HfDirectory, VocabularyLargerThanTheEmbedding) {
   configure(R"("vocab_size": 96)", R"("vocab_size": 200)");

@@ -38,6 +38,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"RowsNegative", {"--rows", "-1"}, 2, "--rows"},
                     Refusal{"SeedNotANumber", {"--seed", "lucky"}, 2, "lucky"},
                     Refusal{"Dtype", {"--dtype", "int8"}, 2, "float32"},
+                    Refusal{"MemoryNegative", {"--memory", "-1G"}, 2, "--memory: expected a whole number with or without K, M, G or T, found '-1G': say for example 8G, or 0 for no bound"},
+                    Refusal{"MemoryNotASize", {"--memory", "plenty"}, 2, "found 'plenty'"},
+                    Refusal{"MemoryOfUnknownUnit", {"--memory", "8Q"}, 2, "found '8Q'"},
+                    Refusal{"MemoryOfAFraction", {"--memory", "1.5G"}, 2, "found '1.5G'"},
+                    Refusal{"MemoryBeyondAnyMachine", {"--memory", "9999999999T"}, 2, "found '9999999999T'"},
                     Refusal{"ThreadsNegative", {"--threads", "-2"}, 2, "--threads"},
                     Refusal{"ResumeAndRestart", {"--resume", "--restart"}, 2, "--re"},
                     Refusal{"NoTextThere", {"--text", "/nowhere/text.txt"}, 2, "/nowhere/text.txt"},
@@ -49,6 +54,17 @@ TEST(DumpRefusals, WhatIsRequired) {
   expect_refusal(bench, {binary("oscar-dump").string()}, {"", {}, 2, "--model"});
   expect_refusal(bench, {binary("oscar-dump").string(), "--model", bench.model(), "-o", bench.stats()}, {"", {}, 2, "--text"});
   expect_refusal(bench, {binary("oscar-dump").string(), "--model", bench.model(), "--text", bench.text()}, {"", {}, 2, "-o"});
+}
+
+// Refused before the plan of a run that will not be.
+TEST(DumpRefusals, AShardBesideWhatNeedsAllSequences) {
+  const Bench bench;
+  for (const Arguments& option : {Arguments{"--perplexity"}, Arguments{"--save-qkv", (bench / "raw").string()}}) {
+    const Arguments command = bench.dump_command(bench.stats()) + Arguments{"--shard", "0/2"} + option;
+    expect_refusal(bench, command, {"", {}, 2, "--shard 0/2: " + option[0]});
+    const auto outcome = run(command);
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome;
+  }
 }
 
 TEST(DumpRefusals, SequencesBeyondTheContextOfTheModel) {
