@@ -47,6 +47,10 @@ std::span<const SumInfo> sum_table() {
   return kSums;
 }
 
+int64_t size_of(Sum sum, const LayerShape& shape) {
+  return size_of(kSums[static_cast<size_t>(sum)].kind, shape);
+}
+
 LayerSums::LayerSums(const LayerShape& shape) : shape_(shape) {
   if (shape.kv_heads < 1 || shape.dim_k < 1 || shape.dim_v < 1 || shape.q_heads < shape.kv_heads ||
       shape.q_heads % shape.kv_heads != 0) {
@@ -60,7 +64,7 @@ LayerSums::LayerSums(const LayerShape& shape) : shape_(shape) {
 }
 
 int64_t LayerSums::size_per_head(Sum sum) const {
-  return size_of(kSums[static_cast<size_t>(sum)].kind, shape_);
+  return size_of(sum, shape_);
 }
 
 MatrixMap LayerSums::matrix(Sum sum, int head) {

@@ -27,6 +27,9 @@ inline constexpr size_t kSumCount = 0
 #undef OSCAR_SUM
     ;
 
+// Doubles of one KV head's sum.
+int64_t size_of(Sum sum, const LayerShape& shape);
+
 // What kernels/score_stats.h says of one sequence.
 struct SequenceScores {
   std::span<const int32_t> queries;                         // (n) counted positions

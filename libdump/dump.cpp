@@ -192,6 +192,8 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       raw->lengths(i + 1, {static_cast<int32_t>(all_lengths[static_cast<size_t>(i)])});
   }
 
+  const auto sampled = std::make_shared<const SampledPositions>(
+      choose_rows(options.seed, provenance.sequence_lengths, options.rows));
   std::mutex progress_mutex;
   const int64_t total_tokens = share.tokens() + share.probe_tokens();
   int64_t done = 0;
@@ -217,7 +219,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
     const std::shared_ptr<LayerSink> sink = make_layer_sink(
         *shape, provenance.sequence_lengths, own.calibration, static_cast<int64_t>(set.probes.size()),
         decoder.weights().output_metrics(),
-        LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, options.rows,
+        LayerSinkOptions{options.windows, options.scores, options.score_queries, options.seed, sampled,
                          options.proxy, !options.shard.whole(), spill, device, options.deterministic,
                          options.threads});
     decoder.run_layer([&](int64_t index, const AttentionRows& rows) {

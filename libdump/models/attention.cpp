@@ -48,7 +48,7 @@ class Attention : public Mixer {
     return out_(activation(std::move(o), precision_));
   }
 
-  std::vector<Matrix> output_metrics() const override { return output_metrics_; }
+  OutputMetrics output_metrics() const override { return output_metrics_; }
 
  private:
   // q_proj holds the query and the gate of a head side by side: rows of q, k, v, and all gates.
@@ -106,7 +106,7 @@ class Attention : public Mixer {
                                       spec_.config.norm_eps, 0);
     const AttentionOutput out = on_device::causal_attention(rows[0], rows[1], rows[2], shape);
     if (call.sink) {
-      const DeviceRows device{rows[0], rows[1], rows[2], out.o, out.lse, call.hidden};
+      const DeviceRows device{rows[0], rows[1], rows[2], out.o, out.lse, call.hidden, metric_};
       AttentionRows all{};
       all.shape = &shape;
       all.tokens = qkv.size(0);
@@ -136,19 +136,22 @@ class Attention : public Mixer {
   }
   void set_output_metrics(const at::Tensor& out) {
     const int64_t d = layer_.attention.dim_v, heads = layer_.attention.q_heads;
-    output_metrics_.assign(static_cast<size_t>(heads), Matrix::Zero(d, d));
-    at::Tensor grams;  // on a GPU, (Hq, Dv, Dv)
+    std::vector<Matrix> metrics(static_cast<size_t>(heads), Matrix::Zero(d, d));
+    at::Tensor grams;  // (Hq, Dv, Dv)
     if (!out.is_cpu()) {
       const at::Tensor of_head = out.view({-1, heads, d}).permute({1, 0, 2}).to(at::kDouble);
-      grams = to_cpu(at::bmm(of_head.transpose(1, 2), of_head));
+      grams = at::bmm(of_head.transpose(1, 2), of_head);
+      metric_ = grams.to(at::kFloat);
+      grams = to_cpu(grams);
     }
     for (int64_t j = 0; j < heads; ++j) {
-      double* to = output_metrics_[static_cast<size_t>(j)].data();
+      double* to = metrics[static_cast<size_t>(j)].data();
       if (grams.defined())
         std::copy_n(grams.const_data_ptr<double>() + j * d * d, d * d, to);
       else
         add_gram(out.const_data_ptr<float>() + j * d, heads * d, nullptr, out.size(0), static_cast<int>(d), to);
     }
+    output_metrics_ = std::make_shared<const std::vector<Matrix>>(std::move(metrics));
   }
 
   const TransformerSpec& spec_;
@@ -157,7 +160,8 @@ class Attention : public Mixer {
   Precision precision_;
   at::Tensor q_norm_, k_norm_;  // undefined: none
   Linear qkv_, out_;
-  std::vector<Matrix> output_metrics_;
+  OutputMetrics output_metrics_;
+  at::Tensor metric_;  // on a GPU, the same in float32
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ class Mixer {
   virtual ~Mixer() = default;
   // x (T, hidden) from activation(), normalised; (T, hidden) out, float32 or bfloat16. Thread-safe.
   virtual at::Tensor operator()(const at::Tensor& x, const MixerCall& call) const = 0;
-  virtual std::vector<Matrix> output_metrics() const { return {}; }  // DecoderLayer's
+  virtual OutputMetrics output_metrics() const { return {}; }  // DecoderLayer's
 };
 
 // `rope` is nullptr where the layer has no positions. `parts.spec()` outlives the mixer.

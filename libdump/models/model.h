@@ -20,6 +20,7 @@ struct DeviceRows {
   at::Tensor q, k, v, o;  // (T, Hq, Dk), (T, Hkv, Dk), (T, Hkv, Dv), (T, Hq, Dv), contiguous
   at::Tensor lse;         // (Hq, T) float32
   at::Tensor hidden;      // (T, hidden) float32
+  at::Tensor metric;      // (Hq, Dv, Dv) float32, the layer's OutputMetrics
 };
 
 // Post-RoPE rows of one sequence in one layer, float32 contiguous, and the log-sum-exp of its attention.
@@ -41,6 +42,10 @@ struct AttentionRows {
 // (T, Hq, Dv).
 using Attend = std::function<void(const AttentionRows& rows, float* o)>;
 
+// Hq x (Dv, Dv): G_j = W_O,j^T W_O,j of the slice of W_O that reads query head j, so that |r W_O,j^T|^2 =
+// r G_j r^T.
+using OutputMetrics = std::shared_ptr<const std::vector<Matrix>>;
+
 // One decoder layer with its weights in memory. forward() is const and thread-safe: one sequence per thread.
 class DecoderLayer {
  public:
@@ -51,9 +56,7 @@ class DecoderLayer {
   // `sink` gets may still be computed.
   virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
                        const Attend& attend = {}, int64_t position = 0) const = 0;
-  // Hq x (Dv, Dv): G_j = W_O,j^T W_O,j of the slice of W_O that reads query head j, so that |r W_O,j^T|^2 =
-  // r G_j r^T.
-  virtual std::vector<Matrix> output_metrics() const = 0;
+  virtual OutputMetrics output_metrics() const = 0;  // nullptr where there is no cache
 };
 
 class Model {

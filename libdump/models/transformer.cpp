@@ -35,7 +35,7 @@ class TransformerLayer : public DecoderLayer {
         after_mlp_);
   }
 
-  std::vector<Matrix> output_metrics() const override { return mixer_->output_metrics(); }
+  OutputMetrics output_metrics() const override { return mixer_->output_metrics(); }
 
  private:
   at::Tensor normed(const at::Tensor& x, const at::Tensor& weight) const {

@@ -23,12 +23,9 @@ std::vector<float> floats(const at::Tensor& tensor) {
 }  // namespace
 
 DeviceSink::DeviceSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
-                       const std::vector<int64_t>& own, int64_t probes, std::vector<Matrix> output_metrics,
+                       const std::vector<int64_t>& own, int64_t probes, OutputMetrics output_metrics,
                        LayerSinkOptions options)
-    : LayerSink(shape, run_lengths, own, probes, std::move(output_metrics), std::move(options)),
-      metric_(to_device(at::tensor(metric()).view({shape.q_heads, shape.dim_v, shape.dim_v}),
-                        this->options().device)),
-      total_(shape) {
+    : LayerSink(shape, run_lengths, own, probes, std::move(output_metrics), std::move(options)) {
   if (this->options().proxy) kept_.resize(own.size());
   if (!has_kernels(this->options().device)) return;
   const auto there = at::TensorOptions(this->options().device);
@@ -38,7 +35,7 @@ DeviceSink::DeviceSink(const LayerShape& shape, const std::vector<int64_t>& run_
 
 void DeviceSink::take_sequence(int64_t sequence, const AttentionRows& rows) {
   const DeviceRows& device = *rows.device;
-  TensorSumsInput input{shape(), device, options().windows, options().scores, {}, metric_};
+  TensorSumsInput input{shape(), device, options().windows, options().scores, {}};
   int64_t counted = rows.tokens;
   if (options().scores && options().score_queries < 1) {
     const auto queries = sample_positions(options().seed, sequence, rows.tokens, options().score_queries);
@@ -69,7 +66,8 @@ void DeviceSink::add(int64_t sequence, const at::Tensor& values) {
   if (!planes_.defined()) {
     const LayerSums sums = on_host(values);
     if (!sums.finite()) refuse(sequence);
-    total_.add(sums);
+    if (!total_) total_.emplace(shape());
+    total_->add(sums);
     return;
   }
   const Status status = cuda::add_exactly(planes_.mutable_data_ptr<double>(), kPlanes, values.numel(),
@@ -99,11 +97,12 @@ LayerSums DeviceSink::rounded(std::vector<LayerSums>* remainders) {
   if (holds && !remainders && !std::any_of(holds + 2, holds + kPlanes, [](bool some) { return some; })) {
     sums = on_host(planes_[0] + planes_[1]);  // the nearest double of the two
   } else {
+    if (!total_) total_.emplace(shape());
     for (int64_t p = 0; holds && p < kPlanes; ++p) {
-      if (holds[p]) total_.add(on_host(planes_[p]));
+      if (holds[p]) total_->add(on_host(planes_[p]));
     }
-    sums = total_.rounded();
-    if (remainders) *remainders = total_.remainders();
+    sums = total_->rounded();
+    if (remainders) *remainders = total_->remainders();
   }
   sums.tokens = tokens_;
   sums.score_queries = score_queries_;
@@ -158,21 +157,29 @@ Probe DeviceSink::probe_of(int64_t index, const AttentionRows& rows) const {
   return {rows.tokens, floats(rows.device->q), floats(rows.device->k), floats(rows.device->v)};
 }
 
-std::map<int64_t, SampledRows> DeviceSink::samples() {
-  std::map<int64_t, SampledRows> out;
+SampledRows DeviceSink::sampled() {
+  SampledRows rows;
+  if (samples_.empty()) return rows;
+  std::vector<at::Tensor> k, v, u, w, x;
   for (const auto& [sequence, sampled] : samples_) {
-    SampledRows& rows = out[sequence];
-    rows.position = *sampled.positions;
-    rows.sequence.assign(rows.position.size(), sequence);
-    rows.k = floats(sampled.k);
-    rows.v = floats(sampled.v);
+    rows.position.insert(rows.position.end(), sampled.positions->begin(), sampled.positions->end());
+    rows.sequence.insert(rows.sequence.end(), sampled.positions->size(), sequence);
+    k.push_back(sampled.k);
+    v.push_back(sampled.v);
     if (!options().scores) continue;
-    rows.u = floats(sampled.u.t());
-    rows.w = floats(sampled.w.t());
-    rows.x = floats(sampled.x.t());
+    u.push_back(sampled.u);
+    w.push_back(sampled.w);
+    x.push_back(sampled.x);
+  }
+  rows.k = floats(at::cat(k));
+  rows.v = floats(at::cat(v));
+  if (options().scores) {
+    rows.u = floats(at::cat(u, 1).t());
+    rows.w = floats(at::cat(w, 1).t());
+    rows.x = floats(at::cat(x, 1).t());
   }
   samples_.clear();
-  return out;
+  return rows;
 }
 
 void DeviceSink::each_sequence(

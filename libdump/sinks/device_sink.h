@@ -9,7 +9,7 @@ namespace oscar {
 class DeviceSink : public LayerSink {
  public:
   DeviceSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths, const std::vector<int64_t>& own,
-             int64_t probes, std::vector<Matrix> output_metrics, LayerSinkOptions options);
+             int64_t probes, OutputMetrics output_metrics, LayerSinkOptions options);
   void each_sequence(
       const std::function<void(int64_t sequence, const RowsOfSequence& rows)>& take) const override;
 
@@ -18,7 +18,7 @@ class DeviceSink : public LayerSink {
   Probe probe_of(int64_t index, const AttentionRows& rows) const override;
   LayerSums rounded(std::vector<LayerSums>* remainders) override;
   void add_second_pass(LayerSums& sums) override;
-  std::map<int64_t, SampledRows> samples() override;
+  SampledRows sampled() override;
 
  private:
   struct Sampled {
@@ -34,9 +34,8 @@ class DeviceSink : public LayerSink {
   [[noreturn]] void refuse(int64_t sequence) const;
   RowsOfSequence rows_of(const Kept& kept) const;
 
-  at::Tensor metric_;             // (Hq, Dv, Dv)
   at::Tensor planes_, flags_;     // of add_exactly(): (planes, sums) float64 and two int32; kernels only
-  ExactSums total_;               // without kernels
+  std::optional<ExactSums> total_;  // without kernels
   int64_t tokens_ = 0, score_queries_ = 0, score_tokens_ = 0;
   std::vector<Kept> kept_;        // by place; undefined without a second pass
   std::map<int64_t, Sampled> samples_;

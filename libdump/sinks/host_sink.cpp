@@ -9,7 +9,7 @@
 namespace oscar {
 
 HostSink::HostSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
-                   const std::vector<int64_t>& own, int64_t probes, std::vector<Matrix> output_metrics,
+                   const std::vector<int64_t>& own, int64_t probes, OutputMetrics output_metrics,
                    LayerSinkOptions options)
     : LayerSink(shape, run_lengths, own, probes, std::move(output_metrics), std::move(options)),
       metric_(metric()),
@@ -155,6 +155,13 @@ void HostSink::each_sequence(
     kept_->put_away(2 * i);
     kept_->put_away(2 * i + 1);
   }
+}
+
+SampledRows HostSink::sampled() {
+  SampledRows all;
+  for (const auto& [sequence, rows] : samples_) all.append(rows);
+  samples_.clear();
+  return all;
 }
 
 LayerSums HostSink::rounded(std::vector<LayerSums>* remainders) {

@@ -10,7 +10,7 @@ namespace oscar {
 class HostSink : public LayerSink {
  public:
   HostSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths, const std::vector<int64_t>& own,
-           int64_t probes, std::vector<Matrix> output_metrics, LayerSinkOptions options);
+           int64_t probes, OutputMetrics output_metrics, LayerSinkOptions options);
   void each_sequence(
       const std::function<void(int64_t sequence, const RowsOfSequence& rows)>& take) const override;
 
@@ -19,7 +19,7 @@ class HostSink : public LayerSink {
   Probe probe_of(int64_t index, const AttentionRows& rows) const override;
   LayerSums rounded(std::vector<LayerSums>* remainders) override;
   void add_second_pass(LayerSums& sums) override;
-  std::map<int64_t, SampledRows> samples() override { return std::move(samples_); }
+  SampledRows sampled() override;
 
  private:
   struct Importances {

@@ -116,7 +116,7 @@ class KernelSums {
     batch.v_stride = in_.rows.v.stride(0);
     batch.o = in_.rows.o.const_data_ptr();
     batch.o_stride = in_.rows.o.stride(0);
-    batch.metric = in_.metric.const_data_ptr<float>();
+    batch.metric = in_.rows.metric.const_data_ptr<float>();
     batch.dim_v = s_.dim_v;
     cuda::ScoreStatsOutputs out;
     out.mass = mass_.mutable_data_ptr<float>();

@@ -11,27 +11,31 @@
 namespace oscar {
 
 LayerSink::LayerSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
-                     const std::vector<int64_t>& own, int64_t probes, std::vector<Matrix> output_metrics,
+                     const std::vector<int64_t>& own, int64_t probes, OutputMetrics output_metrics,
                      LayerSinkOptions options)
     : shape_(shape),
       output_metrics_(std::move(output_metrics)),
       lengths_(run_lengths),
       own_(own),
       options_(std::move(options)),
-      probes_(static_cast<size_t>(probes)) {
-  for (const RowChoice& row : sample_rows(options_.seed, lengths_, options_.rows))
-    chosen_[row.sequence].push_back(row.position);
+      probes_(static_cast<size_t>(probes)) {}
+
+SampledPositions choose_rows(uint64_t seed, const std::vector<int64_t>& run_lengths, int64_t rows) {
+  SampledPositions chosen;
+  for (const RowChoice& row : sample_rows(seed, run_lengths, rows)) chosen[row.sequence].push_back(row.position);
+  return chosen;
 }
 
 std::vector<float> LayerSink::metric() const {
   std::vector<float> metric;
-  for (const Matrix& g : output_metrics_) metric.insert(metric.end(), g.data(), g.data() + g.size());
+  for (const Matrix& g : *output_metrics_) metric.insert(metric.end(), g.data(), g.data() + g.size());
   return metric;
 }
 
 const std::vector<int64_t>* LayerSink::chosen(int64_t sequence) const {
-  const auto found = chosen_.find(sequence);
-  return found == chosen_.end() ? nullptr : &found->second;
+  if (!options_.rows) return nullptr;
+  const auto found = options_.rows->find(sequence);
+  return found == options_.rows->end() ? nullptr : &found->second;
 }
 
 size_t LayerSink::place_of(int64_t sequence) const {
@@ -66,16 +70,16 @@ LayerStatistics LayerSink::finish() {
   LayerStatistics layer;
   layer.sums = rounded(options_.shard ? &layer.remainders : nullptr);
   if (options_.proxy && !options_.shard) add_second_pass(layer.sums);
-  for (auto& [sequence, rows] : samples()) layer.rows.append(rows);
+  layer.rows = sampled();
   layer.value_metric.assign(static_cast<size_t>(shape_.kv_heads), Matrix::Zero(shape_.dim_v, shape_.dim_v));
-  for (size_t j = 0; j < output_metrics_.size(); ++j)
-    layer.value_metric[j / static_cast<size_t>(shape_.group())] += output_metrics_[j];
+  for (size_t j = 0; j < output_metrics_->size(); ++j)
+    layer.value_metric[j / static_cast<size_t>(shape_.group())] += (*output_metrics_)[j];
   return layer;
 }
 
 std::unique_ptr<LayerSink> make_layer_sink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
                                            const std::vector<int64_t>& own, int64_t probes,
-                                           std::vector<Matrix> output_metrics, LayerSinkOptions options) {
+                                           OutputMetrics output_metrics, LayerSinkOptions options) {
   if (options.device.is_cpu())
     return std::make_unique<HostSink>(shape, run_lengths, own, probes, std::move(output_metrics),
                                       std::move(options));

@@ -11,12 +11,16 @@
 
 namespace oscar {
 
+// Positions of the rows that a run samples, by sequence; the same in every layer.
+using SampledPositions = std::map<int64_t, std::vector<int64_t>>;
+SampledPositions choose_rows(uint64_t seed, const std::vector<int64_t>& run_lengths, int64_t rows);
+
 struct LayerSinkOptions {
   Windows windows;
   bool scores = true;
   double score_queries = 1;
   uint64_t seed = 0;
-  int64_t rows = 0;
+  std::shared_ptr<const SampledPositions> rows;  // of choose_rows(); nullptr: none
   bool proxy = true;  // the second pass, or the rows of k and v for it
   bool shard =
       false;  // other workers have the rest of the run: sums keep their remainders, the second pass waits
@@ -31,7 +35,7 @@ class LayerSink {
   // `run_lengths` of all calibration sequences of the run, of which `own` (ascending) come here. `probes`:
   // how many the run has. `output_metrics` as of DecoderLayer.
   LayerSink(const LayerShape& shape, const std::vector<int64_t>& run_lengths, const std::vector<int64_t>& own,
-            int64_t probes, std::vector<Matrix> output_metrics, LayerSinkOptions options);
+            int64_t probes, OutputMetrics output_metrics, LayerSinkOptions options);
   virtual ~LayerSink() = default;
 
   // Sequence `index` of the run: calibration, then probes. Called in any order, on the CPU from several
@@ -50,7 +54,7 @@ class LayerSink {
   // ExactSums::rounded() of all sequences, and its remainders where they are asked for; once.
   virtual LayerSums rounded(std::vector<LayerSums>* remainders) = 0;
   virtual void add_second_pass(LayerSums& sums) = 0;
-  virtual std::map<int64_t, SampledRows> samples() = 0;  // by sequence; once
+  virtual SampledRows sampled() = 0;  // by sequence; once
 
   const std::vector<int64_t>* chosen(int64_t sequence) const;  // positions of sampled rows; nullptr: none
   size_t place_of(int64_t sequence) const;                     // in own_
@@ -62,10 +66,9 @@ class LayerSink {
 
  private:
   LayerShape shape_;
-  std::vector<Matrix> output_metrics_;
+  OutputMetrics output_metrics_;
   std::vector<int64_t> lengths_, own_;
   LayerSinkOptions options_;
-  std::map<int64_t, std::vector<int64_t>> chosen_;  // positions of the sampled rows, by sequence
   std::vector<Probe> probes_;
 };
 
@@ -75,6 +78,6 @@ void check_finite(const AttentionRows& rows, int64_t sequence);
 // The one for options.device.
 std::unique_ptr<LayerSink> make_layer_sink(const LayerShape& shape, const std::vector<int64_t>& run_lengths,
                                            const std::vector<int64_t>& own, int64_t probes,
-                                           std::vector<Matrix> output_metrics, LayerSinkOptions options);
+                                           OutputMetrics output_metrics, LayerSinkOptions options);
 
 }  // namespace oscar

@@ -67,7 +67,7 @@ Scores scores_of(const TensorSumsInput& in, const at::Tensor& positions) {
     *rows = at::empty({s.q_heads, n}, float32);
   for (at::Tensor* keys : {&out.u, &out.w, &out.x}) *keys = at::zeros({heads, tokens}, float64);
   const at::Tensor v = by_head(in.rows.v, heads).unsqueeze(1);                     // (Hkv, 1, T, Dv)
-  const at::Tensor metric = in.metric.view({heads, group, s.dim_v, s.dim_v});
+  const at::Tensor metric = in.rows.metric.view({heads, group, s.dim_v, s.dim_v});
   const at::Tensor v_metric = at::matmul(v, metric);                               // (Hkv, G, T, Dv)
   const at::Tensor v_power = (v_metric * v).sum(3).unsqueeze(2);                   // (Hkv, G, 1, T)
   const at::Tensor keys = at::arange(tokens, positions.options());
@@ -113,9 +113,8 @@ void add_stream(Sums& sums, const TensorSumsInput& in, const at::Tensor& positio
 
 std::array<int64_t, kSumCount + 1> sum_offsets(const LayerShape& shape) {
   std::array<int64_t, kSumCount + 1> offsets{};
-  const LayerSums sums(shape);
   for (size_t i = 0; i < kSumCount; ++i)
-    offsets[i + 1] = offsets[i] + static_cast<int64_t>(sums.values(sum_table()[i].sum).size());
+    offsets[i + 1] = offsets[i] + shape.kv_heads * size_of(sum_table()[i].sum, shape);
   return offsets;
 }
 

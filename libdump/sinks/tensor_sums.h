@@ -17,7 +17,6 @@ struct TensorSumsInput {
   Windows windows;
   bool scores;
   at::Tensor queries;  // (n) int32 positions of the queries that the score sums count; undefined: all
-  at::Tensor metric;   // (Hq, Dv, Dv) float32, G_j
 };
 struct TensorSums {
   at::Tensor sums;     // float64, at sum_offsets(); sums of the second pass are zero

@@ -119,7 +119,8 @@ TEST_P(Families, OnAGpu) {
     EXPECT_LE(exact.rows, 1e-4) << length << " tokens, " << exact.where;
     EXPECT_LE(exact.logits, 1e-4) << length << " tokens";
     const Errors rounded = compare(GetParam(), path, Precision::BFloat16, length, experts ? 1 : 100, device);
-    EXPECT_LE(rounded.rows, 2e-2) << length << " tokens, " << rounded.where;
+    // What products give is rounded as well there, as the CPUs that multiply bfloat16 do it.
+    EXPECT_LE(rounded.rows, 3e-2) << length << " tokens, " << rounded.where;
     EXPECT_GE(rounded.rows, 1e-4) << "bfloat16 was asked for and float32 was run";
   }
 }
