@@ -14,7 +14,7 @@
 namespace oscar::cuda {
 
 // Of the difference of two scores: their roundings and that of the limit, of the best score; what the tensor
-// core cuts off sums whose terms are below 2^14 (a tenth of it was seen), and subnormals; what x loses in
+// core cuts off sums whose terms are below 2^14 (a twentieth of it was seen), and subnormals; what x loses in
 // float16, of 127 |x|_1.
 inline constexpr float kScoreRounding = 1.75f * 0x1p-10f, kScoreSums = 0x1p-4f, kScoreRows = 1.1f * 0x1p-10f;
 inline constexpr float kDistanceError = 0x1p-18f;  // of a float32 distance between floats; 2^-21 would do

@@ -40,6 +40,11 @@ OSCAR_DEVICE float same_nan(float x) {
   return isnan(x) ? __uint_as_float(0xffc00000u) : x;
 }
 
+// Of row `index` = token kv_heads + head.
+OSCAR_DEVICE unsigned token_of(const WriteArguments& a, unsigned index) {
+  return a.head_shift >= 0 ? index >> a.head_shift : index / static_cast<unsigned>(a.kv_heads);
+}
+
 OSCAR_DEVICE RowPlace place_row(const WriteArguments& a, int token, int head, bool valid) {
   const int64_t slot = valid ? a.slots[token] : -1;
   RowPlace at{slot >= 0, static_cast<int>(slot & (int2::kPageTokens - 1)), slot * a.kv_heads + head, nullptr};

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kWriteThreads, blocks_of(sizeof(RowOf<D>), kCl
   unsigned token = index;
   int head = blockIdx.y;
   if (!a.head_major) {
-    token = a.head_shift >= 0 ? index >> a.head_shift : index / static_cast<unsigned>(a.kv_heads);
+    token = token_of(a, index);
     head = static_cast<int>(index - token * a.kv_heads);
   }
   const bool valid = token < static_cast<unsigned>(a.tokens);

@@ -36,32 +36,49 @@ OSCAR_DEVICE void round_row(FloatRow<D>& row) {
   convert(packed, row);
 }
 
-// The channels of a group, from the lane that has them to all four of the row. Which registers hold them is
-// known at run time only, and registers have no index.
-template <int kSize, int kWords, int D, class Row>
-OSCAR_DEVICE void channels_of(const Row& row, int group, float (&x)[kSize]) {
-  constexpr int kCount = kWords * kSize / 8, kParts = 8 / kSize * D / 32;  // registers; where they may be
-  const auto* from = reinterpret_cast<const unsigned*>(row.x);
-  const int part = kSize == 4 ? 2 * (group / 8) + group % 2 : group / 4;
+// Sixteen rows of a warp in shared memory, where every lane finds the channels of a group: bfloat16 or float32,
+// piece p, of 16 bytes, of row r at p ^ r % 8.
+template <int D, bool kExact>
+struct SharedRows {
+  static constexpr int kPieces = D / (kExact ? 8 : 4), kBytes = 16 * 16 * kPieces;
+  uint32_t start;
+
+  OSCAR_DEVICE uint32_t piece(int row, int p) const { return start + 16 * (row * kPieces + (p ^ (row & 7))); }
+  template <class Row>
+  OSCAR_DEVICE void put(int row, const Row& from, int t) const {
+    const auto* x = reinterpret_cast<const unsigned*>(from.x);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    unsigned v[kParts];
-#pragma unroll
-    for (int k = 0; k < kParts; ++k) v[k] = from[kCount * k + i];
-#pragma unroll
-    for (int bit = 1; bit < kParts; bit *= 2) {
-#pragma unroll
-      for (int k = 0; k < kParts; k += 2 * bit) v[k] = part & bit ? v[k + bit] : v[k];
-    }
-    v[0] = __shfl_sync(kWarp, v[0], kSize == 4 ? group / 2 % 4 : group % 4, 4);
-    if constexpr (kWords == 4) {
-      x[2 * i] = low_float(v[0]);
-      x[2 * i + 1] = high_float(v[0]);
-    } else {
-      x[i] = __uint_as_float(v[0]);
+    for (int i = 0; i < kPieces / 4; ++i) {  // 8 channels of bfloat16 are a piece, of float32 two
+      const int p = kExact ? 4 * i + t : 8 * (i / 2) + 2 * t + i % 2;
+      store_shared2(piece(row, p), x[4 * i], x[4 * i + 1]);
+      store_shared2(piece(row, p) + 8, x[4 * i + 2], x[4 * i + 3]);
     }
   }
-}
+  template <int kSize>
+  OSCAR_DEVICE void get(int row, int group, float (&x)[kSize]) const {
+    constexpr int kWords = kExact ? kSize / 2 : kSize;
+    unsigned v[kWords];
+    if constexpr (kWords == 2) {
+      const uint2 pair = load_shared2(piece(row, group / 2) + 8 * (group & 1));
+      v[0] = pair.x, v[1] = pair.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 four = load_shared4(piece(row, kWords / 4 * group + i / 4));
+        v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (kExact) {
+        x[2 * i] = low_float(v[i]);
+        x[2 * i + 1] = high_float(v[i]);
+      } else {
+        x[i] = __uint_as_float(v[i]);
+      }
+    }
+  }
+};
 
 // The codes of a row as they are stored: keys hold a lane's codes of a token together, values a byte each.
 template <int D, int kSize>
@@ -69,12 +86,13 @@ struct VectorStore {
   static constexpr int kCodes = D / kSize / 4;  // a lane
   using Held = std::conditional_t<kCodes == 8, unsigned long long,
                                   std::conditional_t<kCodes == 4, unsigned, uint16_t>>;
-  Held held = 0;
+  Held held;
   int flip;     // of the order of groups
   uint8_t* to;  // nullptr: not stored
 
-  OSCAR_DEVICE VectorStore(const RowPlace& at, bool keys, int t) {
+  OSCAR_DEVICE void place(const RowPlace& at, bool keys, int t) {
     const int byte = keys ? vector_key_byte(D, kSize, at.token, t) : vector_value_byte(kSize, at.token, 0);
+    held = 0;
     flip = keys ? byte % kCodes : byte / 512;
     to = at.stored ? at.block + (keys ? byte / kCodes * kCodes : byte % 512) : nullptr;
   }
@@ -90,14 +108,24 @@ struct VectorStore {
   }
 };
 
+// A block, at most: one a multiprocessor, as it holds a codebook.
+constexpr int vector_warps(int size, bool rotated, bool exact) {
+  return size == 4 && exact && !rotated ? 20 : 16;
+}
+
 template <int D, int kSize, bool kRotated, bool kExact>
-__global__ void __launch_bounds__(kRotateThreads, kRotated ? 1 : 2)
+__global__ void __launch_bounds__(32 * vector_warps(kSize, kRotated, kExact), 1)
     write_vectors(const WriteArguments a, const VectorArguments v) {
+  using Row = std::conditional_t<kExact, PackedRow<D>, FloatRow<D>>;
   extern __shared__ uint4 shared[];
   auto& tables = *reinterpret_cast<SearchTables<D, kSize>*>(shared);
   uint4* matrix = shared + sizeof(SearchTables<D, kSize>) / 16;
   static_assert(sizeof(SearchTables<D, kSize>) % 16 == 0);
-  const int lane = threadIdx.x & 31, g = lane / 4, t = lane & 3, head = blockIdx.y;
+  const int lane = threadIdx.x & 31, g = lane / 4, t = lane & 3, head = blockIdx.y, warps = blockDim.x / 32;
+  const SharedRows<D, kExact> staged{shared_address(matrix) + (kRotated ? 2 * D * D : 0) +
+                                     threadIdx.x / 32 * SharedRows<D, kExact>::kBytes};
+  const RowStage<D> unrotated{staged.start};
+  static_assert(RowStage<D>::kBytes <= SharedRows<D, kExact>::kBytes);
   tables.load(v.book, head);
   if constexpr (kRotated)
     load_matrix<D>(a.rotation + (a.rotation_per_head ? static_cast<int64_t>(head) * D * D : 0), matrix);
@@ -105,55 +133,51 @@ __global__ void __launch_bounds__(kRotateThreads, kRotated ? 1 : 2)
   const float* mean = a.mean ? a.mean + head * D : nullptr;
   const int tiles = (a.tokens + 15) / 16;
 #pragma unroll 1
-  for (int tile = blockIdx.x * (kRotateThreads / 32) + threadIdx.x / 32; tile < tiles;
-       tile += gridDim.x * (kRotateThreads / 32)) {
-    std::conditional_t<kExact, PackedRow<D>, FloatRow<D>> row[2];
-    RowPlace at[2];
-    int64_t from[2];
+  for (int tile = blockIdx.x * warps + threadIdx.x / 32; tile < tiles; tile += gridDim.x * warps) {
+    VectorStore<D, kSize> store[2];
+    Row rotated[2];
+    if constexpr (kRotated) {
+      unrotated.begin(a, tile, a.tokens, head, lane);
+      unrotated.wait();
+      rotate(unrotated, matrix, mean, lane, rotated);
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int index = 16 * tile + 8 * r + g, token = min(index, a.tokens - 1);
-      from[r] = (static_cast<int64_t>(token) * a.kv_heads + head) * D;
-      at[r] = place_row(a, token, head, index < a.tokens);
-    }
-    if constexpr (kRotated) {
-      PackedRow<D> x[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) load_bf16(x[r], static_cast<const __nv_bfloat16*>(a.rows) + from[r], t);
-      rotate(x, matrix, mean, lane, row);
-    } else {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (a.f32) {
-          FloatRow<D> x;
-          load_f32(x, static_cast<const float*>(a.rows) + from[r], t);
-          if (mean) subtract_mean(x, mean, t);  // before the row is rounded
-          convert(x, row[r]);
-          continue;
-        }
+      const int64_t from = (static_cast<int64_t>(token) * a.kv_heads + head) * D;
+      const RowPlace at = place_row(a, token, head, index < a.tokens);
+      Row row;
+      if constexpr (kRotated) {
+        row = rotated[r];
+      } else if (a.f32) {
+        FloatRow<D> x;
+        load_f32(x, static_cast<const float*>(a.rows) + from, t);
+        if (mean) subtract_mean(x, mean, t);  // before the row is rounded
+        convert(x, row);
+      } else {
         PackedRow<D> x;
-        load_bf16(x, static_cast<const __nv_bfloat16*>(a.rows) + from[r], t);
-        convert(x, row[r]);
-        if (mean) subtract_mean(row[r], mean, t);
+        load_bf16(x, static_cast<const __nv_bfloat16*>(a.rows) + from, t);
+        convert(x, row);
+        if (mean) subtract_mean(row, mean, t);
       }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (v.round_bf16) round_row(row[r]);
-      if (!v.norm) continue;
-      const float norm = divide_by_norm(row[r]);
-      if (at[r].stored && t == 0) {
-        *reinterpret_cast<uint16_t*>(at[r].block + vector_scale_byte(D, kSize, at[r].token)) =
-            __half_as_ushort(__float2half_rn(norm));
+      if (v.round_bf16) round_row(row);
+      if (v.norm) {
+        const float norm = divide_by_norm(row);
+        if (at.stored && t == 0) {
+          *reinterpret_cast<uint16_t*>(at.block + vector_scale_byte(D, kSize, at.token)) =
+              __half_as_ushort(__float2half_rn(norm));
+        }
       }
+      staged.put(8 * r + g, row, t);
+      store[r].place(at, v.keys, t);
     }
-    VectorStore<D, kSize> store[2] = {{at[0], v.keys, t}, {at[1], v.keys, t}};
+    __syncwarp();
     // Rolled, as the search of a group is long: unrolled, half of the time goes to fetching instructions.
 #pragma unroll 1
     for (int group = 0; group < D / kSize; ++group) {
       float x[2][kSize];
-      channels_of<kSize, kExact ? 4 : 8, D>(row[0], group, x[0]);
-      channels_of<kSize, kExact ? 4 : 8, D>(row[1], group, x[1]);
+      staged.get(g, group, x[0]);
+      staged.get(8 + g, group, x[1]);
       int word[2];
       nearest_words<kExact>(tables, group, x, lane, word);
 #pragma unroll
@@ -161,24 +185,30 @@ __global__ void __launch_bounds__(kRotateThreads, kRotated ? 1 : 2)
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) store[r].finish(v.keys);
+    __syncwarp();
   }
 }
 
 template <int D, int kSize, bool kRotated, bool kExact>
 cudaError_t launch_vectors(const WriteArguments& a, const VectorArguments& v, cudaStream_t stream) {
   const auto kernel = write_vectors<D, kSize, kRotated, kExact>;
-  const int shared = static_cast<int>(sizeof(SearchTables<D, kSize>)) + (kRotated ? 2 * D * D : 0);
-  if (const auto e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared))
+  constexpr int kCommon = static_cast<int>(sizeof(SearchTables<D, kSize>)) + (kRotated ? 2 * D * D : 0),
+                kEach = SharedRows<D, kExact>::kBytes;
+  int warps = 0, device = 0, processors = 0;
+  if (const auto e = warps_that_fit(kCommon, kEach, vector_warps(kSize, kRotated, kExact), &warps)) return e;
+  if (const auto e =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kCommon + warps * kEach))
     return e;
-  int device = 0, processors = 0, resident = 0;
   if (const auto e = cudaGetDevice(&device)) return e;
   if (const auto e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return e;
-  if (const auto e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kRotateThreads, shared))
-    return e;
-  const int rows = kRotateThreads / 2, tiles = (a.tokens + rows - 1) / rows,
-            wave = processors * resident / a.kv_heads;
-  const dim3 grid(static_cast<unsigned>(tiles < wave ? tiles : wave > 0 ? wave : 1), a.kv_heads);
-  kernel<<<grid, kRotateThreads, shared, stream>>>(a, v);
+  // One wave, four tiles a block at least, and no more warps than it takes as many rounds for.
+  const int tiles = (a.tokens + 15) / 16, wave = processors > a.kv_heads ? processors / a.kv_heads : 1,
+            blocks = (tiles + 3) / 4 < wave ? (tiles + 3) / 4 : wave, each = (tiles + blocks - 1) / blocks,
+            rounds = (each + warps - 1) / warps;
+  warps = (each + rounds - 1) / rounds;
+  const int shared = kCommon + warps * kEach;
+  const dim3 grid(static_cast<unsigned>(blocks), a.kv_heads);
+  kernel<<<grid, 32 * warps, shared, stream>>>(a, v);
   return cudaGetLastError();
 }
 template <bool kRotated, bool kExact>

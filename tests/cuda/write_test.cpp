@@ -167,11 +167,11 @@ std::string name_of(const Case& c, bool keys) {
          std::to_string(c.mean) + " rotation " + std::to_string(c.rotation) + std::to_string(c.per_head) +
          " aligned " + std::to_string(c.aligned);
 }
+void expect_same(const Case& c, const std::vector<float>& rows) {
+  for (const bool keys : {true, false}) EXPECT_EQ(different_bytes(c, keys, rows), 0) << name_of(c, keys);
+}
 void expect_same(const Case& c, bool spoilt = true) {
-  for (const bool keys : {true, false}) {
-    const auto rows = hard_rows(c.tokens * c.format.kv_heads, c.format.dim, spoilt, 11);
-    EXPECT_EQ(different_bytes(c, keys, rows), 0) << name_of(c, keys);
-  }
+  expect_same(c, hard_rows(c.tokens * c.format.kv_heads, c.format.dim, spoilt, 11));
 }
 
 std::vector<CacheFormat> int2_formats() {
@@ -202,6 +202,21 @@ TEST(CudaWrite, EveryFormatAndClip) {
     for (const double clip : {0.0, 0.96, 0.92, 0.7, 1.0})
       expect_same({.format = format, .rule = {.clip = clip}});
     expect_same({.format = format, .rule = {.clip = 0.96, .bisect = true}});
+  }
+}
+// A group that is clipped on both sides has a step at 0, up to a rounding: elements of any size beside it.
+TEST(CudaWrite, ElementsNextToTheMiddleStep) {
+  OSCAR_NEEDS_DEVICE(info);
+  std::mt19937 random(9);
+  for (const auto& format : int2_formats()) {
+    std::vector<float> rows(150 * format.kv_heads * format.dim);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const float size = static_cast<float>(128 + i / format.dim % 128);  // every mantissa
+      const auto pick = random();
+      rows[i] = std::ldexp(pick % 2 ? size : -size, pick / 2 % 4 == 0 ? 0 : -static_cast<int>(pick / 8 % 40));
+      if (pick / 512 % 32 == 0) rows[i] = 0;
+    }
+    for (const double clip : {0.0, 0.96, 0.92}) expect_same({.format = format, .rule = {.clip = clip}}, rows);
   }
 }
 TEST(CudaWrite, FloatRowsMeansAndNoRounding) {
@@ -286,6 +301,22 @@ TEST(CudaWrite, VectorCodesAreTheNearestWords) {
         for (const bool keys : {true, false})
           EXPECT_EQ(different_bytes(rotated, keys, rows), 0) << name_of(rotated, keys);
       }
+    }
+  }
+}
+TEST(CudaWrite, VectorRowsOfAnySize) {
+  OSCAR_NEEDS_DEVICE(info);
+  std::mt19937 random(10);
+  for (const int dim : {64, 128}) {
+    for (const CodeKind kind : {CodeKind::vector4x8, CodeKind::vector8x8}) {
+      const CacheFormat format{.dim = dim, .kv_heads = 3, .k = {.kind = kind}, .v = {.kind = kind}};
+      auto rows = hard_rows(150 * format.kv_heads, dim, false, 12);
+      for (size_t i = 0; i < rows.size(); i += 4) {
+        const int power = static_cast<int>(random() % 81) - 50;
+        for (int k = 0; k < 4; ++k) rows[i + k] = std::ldexp(rows[i + k], power);
+      }
+      expect_same({.format = format}, rows);
+      expect_same({.format = format, .rule = {.round_bf16 = false}, .type = FloatType::f32}, rows);
     }
   }
 }
