@@ -48,7 +48,9 @@ struct Fuse : Decoder {
 
 struct Strip : Decoder {
   explicit Strip(const Json& part)
-      : content(part.at("content")), start(part.at("start")), stop(part.at("stop")) {
+      : content(part.at("content")),
+        start(static_cast<size_t>(whole_number(part.at("start"), "decoder Strip: start", int64_t{1} << 31))),
+        stop(static_cast<size_t>(whole_number(part.at("stop"), "decoder Strip: stop", int64_t{1} << 31))) {
     if (content.empty()) throw failure("decoder Strip: an empty content");
   }
   void apply(Tokens& tokens) const override {

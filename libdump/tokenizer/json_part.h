@@ -16,6 +16,14 @@ struct PartKind {
   std::unique_ptr<const Part> (*read)(const nlohmann::json& part);
 };
 
+// A number from 0 to limit - 1: conversions take fractions and what no integer holds without a word.
+inline int64_t whole_number(const nlohmann::json& value, std::string_view what, int64_t limit) {
+  const int64_t number = value.is_number_integer() ? value.get<int64_t>() : -1;
+  if (number < 0 || number >= limit)
+    throw failure("{} is {}: expected 0 to {}", what, value.dump(), limit - 1);
+  return number;
+}
+
 // A kind that is not in the table is std::invalid_argument, with the kinds that are.
 template <typename Part>
 std::unique_ptr<const Part> read_part(const nlohmann::json& part, std::span<const PartKind<Part>> kinds,

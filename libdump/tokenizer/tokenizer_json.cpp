@@ -5,10 +5,12 @@
 
 #include "formats/error.h"
 #include "formats/sha256.h"
+#include "libdump/json_depth.h"
 #include "libdump/tokenizer/added_tokens.h"
 #include "libdump/tokenizer/bpe.h"
 #include "libdump/tokenizer/cutters.h"
 #include "libdump/tokenizer/decoders.h"
+#include "libdump/tokenizer/json_part.h"
 #include "libdump/tokenizer/normalizers.h"
 #include "libdump/tokenizer/tokenizer.h"
 #include "libdump/tokenizer/utf8.h"
@@ -19,12 +21,15 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int64_t id_limit = 1 << 24;  // a lie about an id must not become memory
+// A lie about an id must not become memory: ids have gaps, and few.
+int64_t id_limit(size_t tokens) {
+  return 2 * static_cast<int64_t>(tokens) + (1 << 18);
+}
 
 Json read_json(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw failure("{}: cannot be opened", path.string());
-  return Json::parse(in);
+  return Json::parse(in, not_too_deep);
 }
 
 // An optional part: absent and null are the same.
@@ -38,9 +43,10 @@ struct Vocabulary {
   std::vector<Spelled> all;        // and the added tokens
   std::unordered_map<std::string, int32_t> ids;
 
-  void put(const std::string& token, int64_t id, bool added) {
-    if (id < 0 || id >= id_limit)
-      throw failure("token '{}' has id {}: expected 0 to {}", token, id, id_limit - 1);
+  int64_t limit = 0;  // of an id
+
+  void put(const std::string& token, const Json& value, bool added) {
+    const int64_t id = whole_number(value, fmt::format("the id of token '{}'", token), limit);
     const auto index = static_cast<size_t>(id);
     if (index >= all.size()) all.resize(index + 1);
     const auto [place, is_new] = ids.emplace(token, static_cast<int32_t>(id));
@@ -124,9 +130,13 @@ class JsonTokenizer : public Tokenizer {
     if (const auto* part = find(json, "pre_tokenizer")) cutter_ = read_cutter(*part);
     if (const auto* part = find(json, "decoder")) decoder_ = read_decoder(*part);
 
-    for (const auto& [token, id] : model.at("vocab").items()) vocabulary_.put(token, id, false);
+    const Json& vocab = model.at("vocab");
+    if (!vocab.is_object()) throw failure("model vocab is {}: expected an object", vocab.type_name());
+    const auto* added = find(json, "added_tokens");
+    vocabulary_.limit = id_limit(vocab.size() + (added ? added->size() : 0));
+    for (const auto& [token, id] : vocab.items()) vocabulary_.put(token, id, false);
     for (const Spelled& token : vocabulary_.all) vocabulary_.model.push_back(token.text);
-    if (const auto* added = find(json, "added_tokens"))
+    if (added)
       for (const auto& token : *added) add(token);
     const auto rules = read_rules(model, vocabulary_, cutter_ && cutter_->byte_level());
     bpe_ = std::make_unique<const Bpe>(vocabulary_.model, read_merges(model.at("merges")), rules, "model");

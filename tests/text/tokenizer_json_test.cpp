@@ -266,6 +266,15 @@ TEST(TokenizerFromJsonRefuses, EachLie) {
   lie("'<s>' has id 3", [](Json& j) { j["added_tokens"][0]["id"] = 3; });
   lie("'a' has id 20", [](Json& j) { j["added_tokens"].push_back({{"id", 20}, {"content", "a"}}); });
   lie("-1", [](Json& j) { j["model"]["vocab"]["new"] = -1; });
+  lie("1.5", [](Json& j) { j["model"]["vocab"]["new"] = 1.5; });
+  lie("expected 0 to 262165", [](Json& j) { j["model"]["vocab"]["new"] = 300000; });
+  lie("expected an object", [](Json& j) { j["model"]["vocab"] = 1e300; });
+  lie("Strip: start is -1", [](Json& j) {
+    j["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", -1}, {"stop", 0}};
+  });
+  lie("nested deeper than 100", [](Json& j) {
+    for (int i = 0; i < 200; ++i) j["extra"] = Json::array({std::move(j["extra"])});
+  });
   lie("1000000000", [](Json& j) { j["model"]["vocab"]["new"] = 1000000000; });
   lie("model", [](Json& j) { j.erase("model"); });
   lie("vocab", [](Json& j) { j["model"].erase("vocab"); });
