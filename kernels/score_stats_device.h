@@ -45,10 +45,10 @@ struct ScoreStatsOutputs {     // N = n_queries, or T
 // 8 to 12 bytes a key for every 2048 / group queries.
 int64_t score_stats_workspace(const ScoreStatsBatch& batch);
 // Asynchronous on `stream`, capturable, no allocation; the current device is the one score_stats_workspace() was asked for.
-// Probabilities are float32 of products of bfloat16 that are summed in float32; sums over 64 keys or 2048 queries are
+// Probabilities are float32 of products of bfloat16 that are summed in float32; sums over 64 keys or about 2048 queries are
 // float32, sums of those exact or double. o G has the 16 bits of two bfloat16; a and x are within 1e-4 of their largest
-// value. Every sum has one order or none that matters: the same inputs give the same bytes, with values and without. What is
-// not a number makes its row's sums and its keys' sums the same.
+// value. The same inputs give the same bytes, and values change no other sum. What is not a number makes its row's sums and
+// its keys' sums the same.
 Status score_stats(const ScoreStatsBatch& batch, const ScoreStatsOutputs& outputs, void* workspace,
                    void* stream);
 

@@ -55,7 +55,7 @@ StatsShared shared_of(const StatsArguments& a) {
   s.stages = s.values + pieces * a.v_tiles * kTileBlock;
   s.value_norms = s.stages + a.stages * a.tile_bytes;
   s.barriers = s.value_norms + (a.in.v ? a.stages * a.block_keys * int{sizeof(float)} : 0);
-  s.bytes = s.barriers + (kMaxStages + 1) * 16;
+  s.bytes = s.barriers + 16 * kMaxStages + 8 * stats_warpgroups(a.in.v);
   // Column sums of each warp take the place of stages.
   const int columns = stats_pieces(a.in.v) * kTileRows * (a.in.v ? 3 : 2) * int{sizeof(float)};
   s.bytes = std::max(s.bytes, s.stages + warps * columns);
@@ -79,12 +79,12 @@ void choose_shape(StatsArguments& a, int limit) {
     a.shared = shared_of(a);
     return a.shared.bytes <= limit;
   };
-  for (int warpgroups = kMaxWarpgroups; warpgroups > 1; --warpgroups) {
+  for (int warpgroups = stats_warpgroups(a.in.v); warpgroups > 1; --warpgroups) {
     for (int stages = kMaxStages; stages > 1; --stages) {
       if (fits(warpgroups, stages)) return;
     }
   }
-  if (fits(3, 1) || fits(2, 1) || fits(1, 2)) return;
+  if ((!a.in.v && fits(3, 1)) || fits(2, 1) || fits(1, 2)) return;
   fits(1, 1);
 }
 
@@ -142,6 +142,8 @@ Status check(const ScoreStatsBatch& in, const ScoreStatsOutputs& out, void* work
     return {"cuda::score_stats: no heads, or too many"};
   if (in.tokens < 0 || in.tokens > (int64_t{1} << 30))
     return {"cuda::score_stats: sequences end before 2^30 tokens"};
+  if (in.queries && (in.n_queries < 0 || in.n_queries > in.tokens))
+    return {"cuda::score_stats: there are more queries than tokens"};
   if (in.v && (in.dim_v < 8 || in.dim_v > 256 || in.dim_v % 8 != 0))
     return {"cuda::score_stats: value dims are multiples of 8 up to 256"};
   if (in.type == FloatType::f16) return {"cuda::score_stats: q, k, v and o are bf16 or f32"};

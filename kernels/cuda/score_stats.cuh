@@ -12,7 +12,11 @@ namespace oscar::cuda {
 // (query, head) rows that a block walks over, at least 64 of each head.
 inline constexpr int kSegmentRows = 2048;
 inline constexpr int kTileRows = 64, kTileBlock = kTileRows * 128;  // bytes of 64 channels
-inline constexpr int kMaxWarpgroups = 3, kMaxStages = 4;
+inline constexpr int kMaxStages = 4;
+// What registers allow.
+constexpr int stats_warpgroups(bool values) {
+  return values ? 2 : 3;
+}
 // Keys of a warpgroup: pieces of 64; with values the second product takes the registers of the second piece.
 constexpr int stats_pieces(bool values) {
   return values ? 1 : 2;
@@ -55,7 +59,7 @@ struct StatsArguments {
 // Row sums of 64 keys are float32 and become integers then, so that neither the number of keys of a block nor the order of
 // blocks matters: 2^-44 is less than what the float32 sums have lost.
 inline constexpr float kFixedPoint = 17592186044416.f;      // 2^44
-inline constexpr float kLargestPart = 72057594037927936.f;  // 2^56, where 2^44 is more than there can be
+inline constexpr float kLargestPart = 72057594037927936.f;  // 2^56; of mass: 4096
 
 OSCAR_DEVICE int query_of(const StatsArguments& a, int n) {
   return a.in.queries ? a.in.queries[n] : n;

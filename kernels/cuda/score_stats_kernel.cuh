@@ -4,96 +4,10 @@
 // over keys (mass, entropy, a) cross four lanes a tile. While a warpgroup waits for its products or the units that they
 // keep busy are free, the others exponentiate.
 #pragma once
+#include "kernels/cuda/score_stats_lane.cuh"
 #include "kernels/cuda/score_stats_walk.cuh"
 
 namespace oscar::cuda {
-
-// The two rows of a tile that a lane has. Keys of a piece relative to the lane's first, 8 i + c: visible within
-// (below, visible], sink before `sink`, history within [sink, history] of those.
-struct StatsRows {
-  float offset[2];  // lse * log2 e
-  float mass[2], entropy[2], sink_mass[2], sensitivity[2];
-  OSCAR_DEVICE void clear() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) mass[r] = entropy[r] = sink_mass[r] = sensitivity[r] = 0;
-  }
-};
-
-template <bool kCap, bool kValues>
-struct StatsLane {
-  static constexpr int kPieces = stats_pieces(kValues);
-  float u[kPieces][8][2] = {}, w[kPieces][8][2] = {}, x[kValues ? 8 : 1][2] = {};
-
-  // Nothing of the piece is masked. squares, with values: p^2.
-  OSCAR_DEVICE void add_plain(const float (&d)[32], float (&squares)[32], int piece, float scale,
-                              StatsRows& rows) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int r = e / 2, c = e % 2;
-        const float y = fmaf(d[4 * i + e], scale, -rows.offset[r]), p = exp2_approx(y);
-        rows.mass[r] += p;
-        rows.entropy[r] = fmaf(p, y, rows.entropy[r]);
-        u[piece][i][c] += p;
-        w[piece][i][c] = fmaf(p, p, w[piece][i][c]);
-        if constexpr (kValues) squares[4 * i + e] = p * p;
-      }
-    }
-  }
-  // base: the lane's first key. squares: (c p)^2 in the history and 0 elsewhere.
-  OSCAR_DEVICE void add_masked(const StatsArguments& a, const float (&d)[32], float (&squares)[32], int piece,
-                               float scale, int base, const int (&times)[2], StatsRows& rows) {
-    const int sink = static_cast<int>(a.in.sink) - base;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int visible = times[r] - base, below = visible - static_cast<int>(a.in.sliding_window),
-                history = visible - static_cast<int>(a.in.recent);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int s = 8 * i + c;
-          const float score = d[4 * i + 2 * r + c];
-          float y = fmaf(score, scale, -rows.offset[r]), slope = 1;
-          if constexpr (kCap) {
-            const float t = tanhf(score * a.in.scale / a.in.logit_cap);
-            y = fmaf(a.in.logit_cap * kLog2e, t, -rows.offset[r]);
-            slope = fmaf(-t, t, 1.f);
-          }
-          const float p = exp2_approx(y);
-          const bool is_visible = s <= visible && s > below, is_sink = is_visible && s < sink,
-                     is_history = is_visible && s >= sink && s <= history;
-          if (is_visible) rows.entropy[r] = fmaf(p, y, rows.entropy[r]);
-          if (is_sink) rows.sink_mass[r] += p;
-          if (is_history) {
-            rows.mass[r] += p;
-            u[piece][i][c] += p;
-            w[piece][i][c] = fmaf(p, p, w[piece][i][c]);
-          }
-          if constexpr (kValues) squares[4 * i + 2 * r + c] = is_history ? slope * p * (slope * p) : 0.f;
-        }
-      }
-    }
-  }
-  // products: y.v; value_norms: of the lane's first key.
-  OSCAR_DEVICE void add_values(const float (&squares)[32], const float (&products)[32], uint32_t value_norms,
-                               const float* output_norms, StatsRows& rows) {
-    const float output_norm[2] = {output_norms[0], output_norms[8]};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint2 norms = load_shared2(value_norms + 32 * i);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int r = e / 2, c = e % 2;
-        const float distance = max_or_nan(
-            fmaf(-2.f, products[4 * i + e], __uint_as_float(c ? norms.y : norms.x) + output_norm[r]), 0.f);
-        rows.sensitivity[r] = fmaf(squares[4 * i + e], distance, rows.sensitivity[r]);
-        x[i][c] = fmaf(squares[4 * i + e], distance, x[i][c]);
-      }
-    }
-  }
-};
 
 // A sum over four lanes for each of two rows: the lanes with bit 1 get the second's.
 OSCAR_DEVICE float sum_of_two(float first, float second) {
@@ -172,7 +86,7 @@ OSCAR_DEVICE void leave_columns(const StatsArguments& a, const StatsLane<kCap, k
 }
 
 template <bool kCap, bool kValues>
-__global__ void __launch_bounds__(128 * kMaxWarpgroups, 1)
+__global__ void __launch_bounds__(128 * stats_warpgroups(kValues), 1)
     score_stats_kernel(const __grid_constant__ StatsArguments a) {
   constexpr int kPieces = stats_pieces(kValues);
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -188,11 +102,11 @@ __global__ void __launch_bounds__(128 * kMaxWarpgroups, 1)
   while (first < end && !sees(a, first, min(first + kTileRows, end) - 1, block_key)) first += kTileRows;
   const auto last_tile = [&] { return first + (end - 1 - first) / kTileRows * kTileRows; };
   while (first < end && !sees(a, last_tile(), end - 1, block_key)) end = last_tile();
-  const int count = (end - first + kTileRows - 1) / kTileRows;
+  const int count = max(end - first + kTileRows - 1, 0) / kTileRows;
 
   StatsWalk<kValues> walk(a, shared, head, first / kTileRows, count, block_key);
   __syncthreads();
-  walk.start();
+  walk.start(group);
   StatsLane<kCap, kValues> sums;
   float d[2][32];
   const float scale = a.in.scale * kLog2e;
@@ -208,10 +122,12 @@ __global__ void __launch_bounds__(128 * kMaxWarpgroups, 1)
   for (int m = 0, of_head = 0; m < walk.total(); ++m) {
     walk.wait(m);
     const uint32_t tile = walk.tile();
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece)
-      tile_product<1, 1>(d[piece], tile, keys + piece * a.q_tiles * kTileBlock, a.q_tiles);
-    if constexpr (kValues) tile_product<2, 1>(d[1], tile + a.q_tiles * kTileBlock, values, a.v_tiles);
+    tile_product<1, 1>(d[0], tile, keys, a.q_tiles);
+    if constexpr (kValues) {
+      tile_product<2, 1>(d[1], tile + a.q_tiles * kTileBlock, values, a.v_tiles);
+    } else {
+      tile_product<1, 1>(d[1], tile, keys + a.q_tiles * kTileBlock, a.q_tiles);
+    }
     walk.more(m);
 
     const auto& of_rows = *reinterpret_cast<const TileRows*>(memory + (tile - shared) + rows_offset);
@@ -256,13 +172,12 @@ __global__ void __launch_bounds__(128 * kMaxWarpgroups, 1)
         }
       }
     }
-    walk.done();
     row += kTileRows;
     if (++of_head == count) {
       of_head = 0;
       row += kTileRows * (a.tiles - count);
     }
-    walk.next();
+    walk.advance();
   }
   __syncthreads();
   leave_columns(a, sums, reinterpret_cast<float*>(memory + a.shared.stages), head, segment, block_key);

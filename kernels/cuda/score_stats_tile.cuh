@@ -44,9 +44,10 @@ OSCAR_DEVICE float unit_of(float bound) {
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Start addresses wrap within 18 bits; groups of eight rows are 1024 bytes apart.
-OSCAR_DEVICE uint64_t tile_descriptor(uint32_t address) {
-  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
+// The lower half of a descriptor: the start address in units of 16 bytes. The upper half says that groups of eight rows are
+// 1024 bytes apart.
+OSCAR_DEVICE unsigned tile_descriptor(uint32_t address) {
+  return (address & 0x3ffff) >> 4 | 1u << 16;
 }
 OSCAR_DEVICE void keep(float (&d)[32]) {
 #pragma unroll
@@ -57,19 +58,21 @@ OSCAR_DEVICE void forget(float (&d)[32]) {
 #pragma unroll
   for (float& x : d) asm volatile("" : "=f"(x)::"memory");
 }
-OSCAR_DEVICE void tile_step(float (&d)[32], uint64_t a, uint64_t b, int add) {
+template <bool kAdd>
+OSCAR_DEVICE void tile_step(float (&d)[32], unsigned a, unsigned b) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p,%34,0;\n"
+      "{\n.reg .b64 a,b;\n.reg .pred p;\nsetp.ne.b32 p,%34,0;\nmov.b64 a,{%32,0x40000040};\nmov.b64 "
+      "b,{%33,0x40000040};\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%"
       "27,"
-      "%28,%29,%30,%31},%32,%33,p,1,1,0,0;\n}"
+      "%28,%29,%30,%31},a,b,p,1,1,0,0;\n}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
         "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
         "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
         "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(add));
+      : "r"(a), "r"(b), "n"(kAdd ? 1 : 0));
 }
 #else
 OSCAR_DEVICE void load_matrices(unsigned (&m)[4], uint32_t row) {
@@ -87,13 +90,19 @@ OSCAR_DEVICE void tile_product(float (&d)[32], uint32_t rows, uint32_t columns) 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   forget(d);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  const uint64_t a = tile_descriptor(rows), b = tile_descriptor(columns);
+  const unsigned a = tile_descriptor(rows), b = tile_descriptor(columns);
 #pragma unroll
   for (int block = 0; block < kCount; ++block) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      tile_step(d, a + block % kRowBlocks * (kTileBlock / 16) + 2 * k,
-                b + block % kColumnBlocks * (kTileBlock / 16) + 2 * k, block + k);
+    for (int k = 0; k < 4; ++k) {
+      const unsigned from_rows = a + block % kRowBlocks * (kTileBlock / 16) + 2 * k,
+                     from_columns = b + block % kColumnBlocks * (kTileBlock / 16) + 2 * k;
+      if (block + k == 0) {
+        tile_step<false>(d, from_rows, from_columns);
+      } else {
+        tile_step<true>(d, from_rows, from_columns);
+      }
+    }
   }
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #else

@@ -24,26 +24,33 @@ class StatsWalk {
         barrier_init(full(stage), 1);
         barrier_init(free(stage), static_cast<int>(blockDim.x / 32));
       }
-      barrier_init(keys_here(), 1);
+      for (int group = 0; group < a.warpgroups; ++group) barrier_init(keys_here(group), 1);
       barrier_init_fence();
     }
   }
-  // Keys, values and all stages but one.
-  OSCAR_DEVICE void start() {
-    const int pieces = a_.block_keys / kTileRows, piece = head_ * a_.blocks * pieces + block_key_ / kTileRows;
-    const int key_bytes = pieces * a_.q_tiles * kTileBlock, value_bytes = pieces * a_.v_tiles * kTileBlock;
-    if (kBulkCopies && threadIdx.x == 0) barrier_expect(keys_here(), key_bytes + (kValues ? value_bytes : 0));
-    copy(shared_, a_.packed_keys + static_cast<int64_t>(piece) * a_.q_tiles * kTileBlock, key_bytes,
-         keys_here());
-    if constexpr (kValues)
-      copy(shared_ + a_.shared.values,
-           a_.packed_values + static_cast<int64_t>(piece) * a_.v_tiles * kTileBlock, value_bytes,
-           keys_here());
-    for (int m = 0; m + 1 < a_.stages && m < total(); ++m) fetch(m);
-    if constexpr (kBulkCopies) barrier_wait(keys_here(), 0);
+  // The first queries, keys and values of one warpgroup after the other, more queries. Returns when the caller's are here.
+  OSCAR_DEVICE void start(int group) {
+    constexpr int kPieces = stats_pieces(kValues);
+    if (total() == 0) return;
+    if (a_.stages > 1) fetch(0);
+    for (int i = 0; i < a_.warpgroups; ++i) {
+      const int64_t piece = static_cast<int64_t>(head_) * a_.blocks * (a_.block_keys / kTileRows) +
+                            block_key_ / kTileRows + i * kPieces;
+      const int key_bytes = kPieces * a_.q_tiles * kTileBlock,
+                value_bytes = kPieces * a_.v_tiles * kTileBlock;
+      if (kBulkCopies && threadIdx.x == 0)
+        barrier_expect(keys_here(i), key_bytes + (kValues ? value_bytes : 0));
+      copy(shared_ + i * key_bytes, a_.packed_keys + piece * a_.q_tiles * kTileBlock, key_bytes,
+           keys_here(i));
+      if constexpr (kValues)
+        copy(shared_ + a_.shared.values + i * value_bytes, a_.packed_values + piece * a_.v_tiles * kTileBlock,
+             value_bytes, keys_here(i));
+    }
+    for (int m = 1; m + 1 < a_.stages && m < total(); ++m) fetch(m);
+    if constexpr (kBulkCopies) barrier_wait(keys_here(group), 0);
   }
   OSCAR_DEVICE int total() const { return count_ * a_.in.group; }
-  // Tile m is here; the one that takes the place of the one before it is on its way after a call of more().
+  // Tile m, the one in hand, is here.
   OSCAR_DEVICE void wait(int m) {
     if (a_.stages == 1) {
       if (!kBulkCopies && m > 0) __syncthreads();
@@ -57,14 +64,13 @@ class StatsWalk {
       __syncthreads();
     }
   }
+  // After wait(m): begins with the tile that takes the place of the one before m.
   OSCAR_DEVICE void more(int m) {
     if (a_.stages > 1 && m + a_.stages - 1 < total()) fetch(m + a_.stages - 1);
   }
-  // This warp has read all of the tile in hand.
-  OSCAR_DEVICE void done() {
+  // This warp has read all of the tile in hand: on to the next.
+  OSCAR_DEVICE void advance() {
     if (kBulkCopies && (threadIdx.x & 31) == 0) barrier_arrive(free(stage_));
-  }
-  OSCAR_DEVICE void next() {
     if (++stage_ == a_.stages) {
       stage_ = 0;
       phase_ ^= 1;
@@ -78,7 +84,7 @@ class StatsWalk {
  private:
   OSCAR_DEVICE uint32_t full(int stage) const { return shared_ + a_.shared.barriers + 16 * stage; }
   OSCAR_DEVICE uint32_t free(int stage) const { return full(stage) + 8; }
-  OSCAR_DEVICE uint32_t keys_here() const { return full(kMaxStages); }
+  OSCAR_DEVICE uint32_t keys_here(int group) const { return full(kMaxStages) + 8 * group; }
   OSCAR_DEVICE void copy(uint32_t to, const void* from, int bytes, uint32_t barrier) const {
     if constexpr (kBulkCopies) {
       if (threadIdx.x == 0) bulk_copy(to, from, bytes, barrier);
