@@ -47,6 +47,8 @@ Threading threading_of(const DecoderOptions& o, int64_t sequences_of_run) {
 Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options)
     : model_(model), options_(std::move(options)), sequences_(std::move(sequences)) {
   options_.frugal ? return_freed_memory() : keep_freed_memory();
+  // The thread that writes a layer takes memory that the last one had; arenas of their own forget it.
+  if (!model.device().is_cpu()) mallopt(M_ARENA_MAX, 1);
   int64_t longest = 1;
   for (const auto& ids : sequences_) longest = std::max(longest, static_cast<int64_t>(ids.size()));
   model.reserve_positions(longest);
