@@ -107,7 +107,9 @@ namespace cuda {
 // the layers of a model share it.
 struct DecodePlan {
   int blocks = 0;         // thread blocks to launch
-  int partials = 0;       // parts that are merged afterwards; 0: no second kernel
+  int partials = 0;       // parts that are merged afterwards
+  bool second = false;    // by a second kernel, at least some
+  bool deep = false;      // long work for one block a multiprocessor
   int heads = 0;          // sequences * kv_heads
   int64_t bytes = 0;      // of the plan
   int64_t workspace = 0;  // bytes of scratch memory
@@ -115,16 +117,16 @@ struct DecodePlan {
 // What any batch of so many sequences needs at most, of plan and workspace.
 DecodePlan decode_plan_limits(const CacheFormat& format, int sequences, const struct DeviceInfo& device);
 // Fills plan.bytes of `memory` (host, `capacity` bytes) and `plan`; the caller copies them to the device.
-// fixed: always the same `blocks` and a second kernel, so that a captured graph stays valid while lengths
-// change.
+// fixed: always the same `blocks`, `partials` and a second kernel, so that a captured graph stays valid while
+// lengths change.
 Status plan_decode(const CacheFormat& format, const DecodeBatch& batch, const struct DeviceInfo& device,
                    bool fixed, void* memory, int64_t capacity, DecodePlan* plan);
-// `plan_memory` and `workspace` on the device. Asynchronous on `stream`, capturable, no allocation.
+// `plan_memory` and `workspace` on the device; launches that use the same ones come one after the other, since
+// blocks count in the plan's memory who is the last. Asynchronous on `stream`, capturable, no allocation.
 // `overlap`: begin before the preceding kernel of the stream has ended (it must not write pages, the table
 // or the plan; q, exact rows and workspace are waited for).
 Status decode(const CacheFormat& format, const DecodeInputs& inputs, const DecodePlan& plan,
-              const void* plan_memory, void* workspace, const DecodeOutputs& outputs, bool overlap,
-              void* stream);
+              void* plan_memory, void* workspace, const DecodeOutputs& outputs, bool overlap, void* stream);
 
 }  // namespace cuda
 }  // namespace oscar

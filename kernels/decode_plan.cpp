@@ -17,9 +17,12 @@ constexpr int64_t aligned(int64_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-// Bytes that one multiprocessor of an H200 gets in a microsecond when all stream, and what a second kernel
-// takes (docs/kernels.md). They decide how finely work is cut.
-constexpr double kBytesPerMicrosecond = 33e3, kMerge = 1.5, kMergePart = 0.06;
+// Bytes that one multiprocessor of an H200 gets in a microsecond when all stream; what merging takes, by a
+// second kernel and by a job's last block (docs/kernels.md). They decide how finely work is cut.
+constexpr double kBytesPerMicrosecond = 33e3, kMerge = 2.5, kMergePart = 0.06, kOwnMerge = 1,
+                 kOwnMergeBytes = 60e3;
+
+constexpr int kDeepRounds = 8;  // work that gains from more stages although they fill more slowly
 
 struct Job {
   int sequence, run;  // run: of KV heads
@@ -38,7 +41,7 @@ class Planner {
         const int first = batch.first ? batch.first[b] : 0, end = std::max(batch.end[b], first);
         const int exact = batch.exact ? batch.exact[b] : 0, first_page = first / kPage;
         jobs_.push_back({b, run, first_page, end > first ? (end + kPage - 1) / kPage - first_page : 0,
-                         costs.exact_round * std::ceil(exact / (16.0 * costs.warps))});
+                         costs.exact_round * std::ceil(exact / (8.0 * costs.warps))});
       }
     }
     longest_ = 0;
@@ -131,6 +134,10 @@ class Planner {
     whole ? fill(whole_capacity, true) : fill(high, false);
   }
   double chosen_time(int multiprocessors) {
+    return time(most_rounds(), blocks(), multiprocessors) + merging();
+  }
+  // Of the block that has most.
+  double most_rounds() const {
     double slowest = 0;
     for (size_t b = 0; b + 1 < block_first_.size(); ++b) {
       double rounds = 0;
@@ -141,13 +148,16 @@ class Planner {
       }
       slowest = std::max(slowest, rounds);
     }
-    return time(slowest, blocks(), multiprocessors) + merging();
+    return slowest;
   }
 
-  // Microseconds of the second kernel; the more parts a job has, the longer.
+  // Microseconds of merging; the more parts a job has, the longer.
   double merging() {
     if (count_partials() == 0) return 0;
-    return kMerge + kMergePart * *std::max_element(parts_.begin(), parts_.end());
+    const int most = *std::max_element(parts_.begin(), parts_.end());
+    if (merged_by_block(most))
+      return kOwnMerge + static_cast<double>(most * costs_.part_bytes) / kOwnMergeBytes;
+    return kMerge + kMergePart * most;
   }
 
   int blocks() const { return static_cast<int>(block_first_.size()) - 1; }
@@ -158,29 +168,48 @@ class Planner {
     for (const int parts : parts_) partials += parts > 1 ? parts : 0;
     return partials;
   }
+  bool one_segment_a_block() const { return segments_.size() + 1 == block_first_.size(); }
+  // A block that waits between two segments to count its part loses more than a second kernel costs.
+  bool merged_by_block(int parts) const {
+    return one_segment_a_block() && parts * costs_.part_bytes <= costs_.own_merge_bytes;
+  }
+  // After count_partials().
+  bool needs_second_kernel() const {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [&](int parts) { return parts > 1 && !merged_by_block(parts); });
+  }
 
-  void write(int blocks_wanted, int runs, int32_t* block_first, int32_t* merge_first,
-             Segment* block_segments) {
+  // Parts of the second kernel's jobs come first, so that they are a range each.
+  void write(int blocks_wanted, int runs, int32_t* merge_first, Segment* block_segments) {
     count_partials();
-    std::vector<int> slot(jobs_.size());
+    std::vector<Slot> slots(jobs_.size());
     std::vector<int> at(jobs_.size());
     for (size_t j = 0; j < jobs_.size(); ++j)
       at[jobs_[j].sequence * runs + jobs_[j].run] = static_cast<int>(j);
-    int total = 0;
+    int total = 0, counters = 0;
     for (size_t i = 0; i < at.size(); ++i) {
       merge_first[i] = total;
-      slot[at[i]] = total;
-      total += parts_[at[i]] > 1 ? parts_[at[i]] : 0;
+      const int parts = parts_[at[i]];
+      if (parts > 1 && !merged_by_block(parts)) {
+        slots[at[i]] = {total, total, -1};
+        total += parts;
+      }
     }
     merge_first[at.size()] = total;
+    for (const int j : at) {
+      if (parts_[j] > 1 && merged_by_block(parts_[j])) {
+        slots[j] = {total, total, counters++};
+        total += parts_[j];
+      }
+    }
     Segment* segments = block_segments + blocks_wanted;
-    for (size_t i = 0; i < segments_.size(); ++i) segments[i] = segment(segments_[i], slot);
-    for (int b = 0; b <= blocks_wanted; ++b) block_first[b] = block_first_[std::min(b, blocks())];
+    for (size_t i = 0; i < segments_.size(); ++i) segments[i] = segment(segments_[i], slots);
     for (int b = 0; b < blocks_wanted; ++b) {
-      const int count = block_first[b + 1] - block_first[b];
-      if (count > 0) block_segments[b] = segments[block_first[b]];
+      const int first = block_first_[std::min(b, blocks())],
+                count = block_first_[std::min(b + 1, blocks())] - first;
+      if (count > 0) block_segments[b] = segments[first];
       block_segments[b].count = count;
-      block_segments[b].next = block_first[b] + 1;
+      block_segments[b].next = first + 1;
     }
   }
   size_t segments() const { return segments_.size(); }
@@ -191,7 +220,11 @@ class Planner {
     int page, pages;
     bool last;  // takes the exact tokens
   };
-  Segment segment(const Piece& piece, std::vector<int>& slot) const {
+  struct Slot {
+    int first = 0, next = 0;  // parts of the job: where they begin, the next to give away
+    int counter = -1;
+  };
+  Segment segment(const Piece& piece, std::vector<Slot>& slots) const {
     const Job& job = jobs_[piece.job];
     const int b = job.sequence, first = batch_.first ? batch_.first[b] : 0,
               end = std::max(batch_.end[b], first);
@@ -202,7 +235,11 @@ class Planner {
     s.first = std::max(first, begin_page * kPage);
     s.end = std::min(end, (begin_page + piece.pages) * kPage);
     s.exact_end = piece.last ? exact : 0;
-    s.partial = parts_[piece.job] > 1 ? slot[piece.job]++ : -1;
+    Slot& slot = slots[piece.job];
+    s.partial = parts_[piece.job] > 1 ? slot.next++ : -1;
+    s.counter = slot.counter;
+    s.first_part = slot.first;
+    s.parts = parts_[piece.job];
     s.table = batch_.table_start[b];
     s.exact_table = exact > 0 ? batch_.exact_start[b] : 0;
     return s;
@@ -226,12 +263,16 @@ int most_blocks(const PlanCosts& costs, int multiprocessors) {
   return costs.blocks_per_sm * multiprocessors;
 }
 
+// Fewer jobs are cut than there are blocks, so a counter a block is enough.
+int64_t counter_bytes(int blocks) {
+  return int64_t{4} * kMostPasses * blocks;
+}
 int64_t bytes_of(int blocks, int64_t jobs, int64_t segments) {
-  return aligned(4 * (blocks + 1)) + aligned(4 * (jobs + 1)) +
+  return counter_bytes(blocks) + aligned(4 * (jobs + 1)) +
          (blocks + segments) * static_cast<int64_t>(sizeof(Segment));
 }
-int64_t workspace_of(const CacheFormat& f, const PlanCosts& costs, int64_t partials) {
-  return partials * costs.run * f.group * (f.dim + 2) * 4 + 16;
+int64_t workspace_of(const PlanCosts& costs, int64_t partials) {
+  return partials * costs.part_bytes + 16;
 }
 
 Status check_batch(const CacheFormat& f, const DecodeBatch& batch) {
@@ -262,33 +303,37 @@ Status plan_with(const PlanCosts& costs, const CacheFormat& f, const DecodeBatch
     planner.choose(most, multiprocessors);
     const double full = planner.chosen_time(multiprocessors);
     if (most > multiprocessors) {
+      // Alone on a multiprocessor nobody works while a block changes its segment.
       planner.choose(multiprocessors, multiprocessors);
-      if (planner.chosen_time(multiprocessors) > full) planner.choose(most, multiprocessors);
+      if (!planner.one_segment_a_block() || planner.chosen_time(multiprocessors) > full)
+        planner.choose(most, multiprocessors);
     }
   }
   plan->blocks = fixed ? most : planner.blocks();
   plan->partials = planner.count_partials();
   plan->heads = batch.sequences * f.kv_heads;
+  plan->deep = !fixed && costs.blocks_per_sm > 1 && planner.blocks() <= multiprocessors &&
+               planner.most_rounds() >= kDeepRounds;
+  plan->second = fixed || planner.needs_second_kernel();
   plan->bytes = bytes_of(plan->blocks, jobs, static_cast<int64_t>(planner.segments()));
   if (fixed) plan->partials = std::max(2 * most, plan->partials);
-  plan->workspace = workspace_of(f, costs, plan->partials);
+  plan->workspace = workspace_of(costs, plan->partials);
   if (plan->bytes > capacity) return {"decode plan: the memory is smaller than decode_plan_limits() says"};
   std::memset(memory, 0, static_cast<size_t>(plan->bytes));
-  auto* block_first = static_cast<int32_t*>(memory);
-  auto* merge_first = block_first + aligned(4 * (plan->blocks + 1)) / 4;
+  auto* merge_first = reinterpret_cast<int32_t*>(static_cast<uint8_t*>(memory) + counter_bytes(plan->blocks));
   auto* block_segments = reinterpret_cast<Segment*>(merge_first + aligned(4 * (jobs + 1)) / 4);
-  planner.write(plan->blocks, runs, block_first, merge_first, block_segments);
+  planner.write(plan->blocks, runs, merge_first, block_segments);
   return {};
 } catch (const std::bad_alloc&) {
   return {"decode plan: out of memory"};
 }
 
-PlanView plan_view(const cuda::DecodePlan& plan, int run, const void* memory) {
+PlanView plan_view(const cuda::DecodePlan& plan, int run, void* memory) {
   const int64_t jobs = plan.heads / run;
-  const auto* block_first = static_cast<const int32_t*>(memory);
-  const auto* merge_first = block_first + aligned(4 * (plan.blocks + 1)) / 4;
+  auto* counters = static_cast<int32_t*>(memory);
+  const int32_t* merge_first = counters + counter_bytes(plan.blocks) / 4;
   const auto* block_segments = reinterpret_cast<const Segment*>(merge_first + aligned(4 * (jobs + 1)) / 4);
-  return {block_first, block_segments + plan.blocks, merge_first, block_segments};
+  return {counters, block_segments + plan.blocks, merge_first, block_segments};
 }
 
 namespace cuda {
@@ -297,8 +342,13 @@ DecodePlan decode_plan_limits(const CacheFormat& f, int sequences, const DeviceI
   const PlanCosts costs = plan_costs(f);
   const int most = most_blocks(costs, device.multiprocessors);
   const int64_t jobs = int64_t{sequences} * f.kv_heads / costs.run;
-  return {most, 2 * most, sequences * f.kv_heads, bytes_of(most, jobs, jobs + most),
-          workspace_of(f, costs, 2 * most)};
+  return {most,
+          2 * most,
+          true,
+          false,
+          sequences * f.kv_heads,
+          bytes_of(most, jobs, jobs + most),
+          workspace_of(costs, 2 * most)};
 }
 
 Status plan_decode(const CacheFormat& format, const DecodeBatch& batch, const DeviceInfo& device, bool fixed,

@@ -15,7 +15,7 @@ struct Int2Launch {
 constexpr Int2Launch int2_native_launch(int dim, int groups, int group) {
   const int tiles = dim <= 128 && group > 4 ? 2 : 1, warps = dim > 128 ? 4 : 8;
   const int page = 32 * dim + 512 * groups,
-            shared = warps * (2 * page + 640 * tiles + 16 * tiles * (dim + 2));
+            shared = warps * (2 * page + 640 * tiles + 16 * tiles * (dim + 10));
   const bool registers = tiles == 1 || dim == 64;
   return {tiles, (group + 4 * tiles - 1) / (4 * tiles), warps, registers && 2 * shared <= 225 * 1024 ? 2 : 1};
 }

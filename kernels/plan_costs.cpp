@@ -16,11 +16,13 @@ PlanCosts plan_costs(const CacheFormat& f) {
   const double row = native ? page_bytes(f) / (64.0 * f.kv_heads)
                             : f.dim / 2.0 + 4 * f.k.groups * (f.scale_zero == FloatType::f32 ? 4 : 2);
   costs.round_bytes = row * 64 * costs.warps * costs.run;
-  // A tile of 16 tokens, half as much again for its latency.
-  costs.exact_round = 4 * f.dim / row * 16 / 64 * 1.5;
-  costs.round_latency = native ? 1.15 : 2.4;
+  // Engine rows: half as much again for the latency of a tile, which the ring of native pages hides.
+  costs.exact_round = 4 * f.dim / row * 8 / 64 * (native ? 1 : 1.5);
+  costs.round_latency = native ? 1.1 : 2.4;
   costs.segment = 2;
   costs.blocks_per_sm = launch.resident > launch.passes ? launch.resident / launch.passes : 1;
+  costs.part_bytes = int64_t{4} * costs.run * f.group * (f.dim + 2);
+  costs.own_merge_bytes = 144 << 10;
   return costs;
 }
 

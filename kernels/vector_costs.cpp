@@ -15,7 +15,8 @@ PlanCosts vector_plan_costs(const CacheFormat& f) {
   const double round = (table ? 1.63 : 2.44) * f.dim / 128 * ((f.group + 3) / 4);  // microseconds
   costs.round_latency = round;
   costs.segment = table ? 2.5 : 1;
-  costs.exact_round = 1.5;
+  costs.exact_round = 0.75;
+  costs.part_bytes = int64_t{4} * f.group * (f.dim + 2);
   return costs;
 }
 

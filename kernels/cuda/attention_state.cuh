@@ -2,12 +2,18 @@
 // n + t, the sums over its own tokens and the channels 32 u + 16 p + g (index 2 u + p, 0) and + 8 (index 2 u
 // + p, 1) of the output.
 #pragma once
-#include "kernels/cuda/partials.cuh"
+#include "kernels/cuda/merge_parts.cuh"
 
 namespace oscar::cuda {
 
 // Exponentials are exp2(x - m) with x = logit * log2 e; m moves only when a logit exceeds it by this.
 inline constexpr float kSlack = 10.f;
+
+// Four rows begin in different banks.
+template <int D>
+inline constexpr int kLeftPitch = D + 8;
+template <int D, int NT>
+inline constexpr int kLeft = 4 * NT*(kLeftPitch<D> + 2);
 
 template <int D, int NT, int G>
 struct AttentionState {
@@ -88,27 +94,28 @@ struct AttentionState {
     }
     __syncwarp();
   }
-  // Output rows of D floats for each head, then (m, l) of each: 4 NT (D + 2) floats of the warp's own.
+  // A row of kLeftPitch<D> floats for each head, then (m, l) of each: kLeft<D, NT> floats of the warp's own.
   OSCAR_DEVICE void leave(int lane, float* to) {
+    constexpr int kPitch = kLeftPitch<D>;
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       l[n] = sum_over_g(l[n]);
 #pragma unroll
       for (int i = 0; i < D / 16; ++i) {
-        to[(4 * n + t) * D + 16 * i + g] = o[n][i][0];
-        to[(4 * n + t) * D + 16 * i + 8 + g] = o[n][i][1];
+        to[(4 * n + t) * kPitch + 16 * i + g] = o[n][i][0];
+        to[(4 * n + t) * kPitch + 16 * i + 8 + g] = o[n][i][1];
       }
       if (g == 0) {
-        to[4 * NT * D + 2 * (4 * n + t)] = m[n];
-        to[4 * NT * D + 2 * (4 * n + t) + 1] = l[n];
+        to[4 * NT * kPitch + 2 * (4 * n + t)] = m[n];
+        to[4 * NT * kPitch + 2 * (4 * n + t) + 1] = l[n];
       }
     }
   }
 };
 
-// One query against all warps' states of a segment: `rows` are what leave() wrote, `stride` floats apart.
-// heads: that exist of the 4 NT. All threads of the block, which has synchronised.
+// One query against all warps' states of a segment: `rows` are what leave() wrote (rows of kPitch floats),
+// `stride` floats apart. heads: that exist of the 4 NT. All threads of the block, which has synchronised.
 struct SegmentOutput {
   Partials parts;
   int partial;                // -1: o and lse are final
@@ -119,35 +126,41 @@ struct SegmentOutput {
   bool bf16;
   int64_t query;  // of the first head: index into (sequences, query heads)
   int sink_head;  // the same within the model's query heads
+
+  // These heads of each of `run` KV heads, `group` apart.
+  OSCAR_DEVICE MergedHeads merged(int first_part, int count, int run, int group, int heads) const {
+    return {parts, first_part,  count, part_heads, part_head, run,   group,
+            heads, sink_logits, o,     lse,        bf16,      query, sink_head};
+  }
 };
-template <int D, int NT, int kMostWarps>
+template <int D, int NT, int kMostWarps, int kPitch = kLeftPitch<D>>
 OSCAR_DEVICE void combine(const float* rows, int stride, int warps, int heads, const SegmentOutput& out) {
   for (int at = 2 * threadIdx.x; at < heads * D; at += 2 * blockDim.x) {
-    const int head = at / D;
+    const int head = at / D, channel = at % D;
     float m = -INFINITY, x = 0.f, y = 0.f, l = 0.f;
 #pragma unroll
     for (int w = 0; w < kMostWarps; ++w) {
-      if (w < warps) m = fmaxf(m, rows[w * stride + 4 * NT * D + 2 * head]);
+      if (w < warps) m = fmaxf(m, rows[w * stride + 4 * NT * kPitch + 2 * head]);
     }
 #pragma unroll
     for (int w = 0; w < kMostWarps; ++w) {
       if (w >= warps) break;
       const float* row = rows + w * stride;
-      const float2 ml = *reinterpret_cast<const float2*>(row + 4 * NT * D + 2 * head);
+      const float2 ml = *reinterpret_cast<const float2*>(row + 4 * NT * kPitch + 2 * head);
       const float f = ml.x == -INFINITY ? 0.f : exp2_approx(ml.x - m);
-      const float2 v = *reinterpret_cast<const float2*>(row + at);
+      const float2 v = *reinterpret_cast<const float2*>(row + head * kPitch + channel);
       x = fmaf(f, v.x, x);
       y = fmaf(f, v.y, y);
       l = fmaf(f, ml.y, l);
     }
-    const bool first = at % D == 0;
+    const bool first = channel == 0;
     if (out.partial < 0) {
       float* lse = out.lse && first ? out.lse + out.query + head : nullptr;
       const float f = final_scale(m, l, out.sink_logits, out.sink_head + head, lse);
-      store_pair(out.o, out.bf16, (out.query + head) * D + at % D, x * f, y * f);
+      store_pair(out.o, out.bf16, (out.query + head) * D + channel, x * f, y * f);
     } else {
       const int64_t row = int64_t{out.partial} * out.part_heads + out.part_head + head;
-      __stcg(reinterpret_cast<float2*>(out.parts.o + row * D + at % D), make_float2(x, y));
+      __stcg(reinterpret_cast<float2*>(out.parts.o + row * D + channel), make_float2(x, y));
       if (first) __stcg(out.parts.ml + row, make_float2(m, l));
     }
   }

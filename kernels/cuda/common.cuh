@@ -43,6 +43,12 @@ OSCAR_DEVICE uint4 load_stream4(const void* p) {
   return v;
 }
 
+// from + a * b, in one instruction.
+OSCAR_DEVICE const uint8_t* multiply_add(uint32_t a, uint32_t b, const uint8_t* from) {
+  const uint8_t* sum;
+  asm("mad.wide.u32 %0,%1,%2,%3;" : "=l"(sum) : "r"(a), "r"(b), "l"(from));
+  return sum;
+}
 OSCAR_DEVICE float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
@@ -86,6 +92,36 @@ OSCAR_DEVICE void product_bf16(float (&d)[4], unsigned a0, unsigned a1, unsigned
       "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// The same with k = 8: a0 = row g, k 2t, 2t+1; a1 = row g + 8; b0 = column g.
+OSCAR_DEVICE void product_bf16_k8(float (&d)[4], unsigned a0, unsigned a1, unsigned b0) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+// Four matrices of 8 rows of 16 bytes; lane 8 i + j gives the address of row j of matrix i. v[i] is two
+// neighbours of matrix i: row g, columns 2t, 2t+1; kTransposed: column g, rows 2t, 2t+1.
+template <bool kTransposed>
+OSCAR_DEVICE void load_matrices(unsigned (&v)[4], uint32_t row) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(row)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(row)
+                 : "memory");
+  }
+}
+// Adds 1. What this thread's block wrote before a barrier is seen by the block that counts after it.
+OSCAR_DEVICE int count_arrival(int32_t* counter) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0,[%1],1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
 }
 
 // Over the eight lanes that share t.
@@ -146,6 +182,12 @@ OSCAR_DEVICE void barrier_init_fence() {
 OSCAR_DEVICE void order_before_bulk_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// True for one lane, the same every time; all lanes ask. What only it does needs no loop over lanes.
+OSCAR_DEVICE bool elected() {
+  unsigned found;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p,0xffffffff;\nselp.b32 %0,1,0,p;\n}" : "=r"(found));
+  return found;
+}
 // Programmatic dependent launch: let the next kernel of the stream begin; wait for the preceding one to end.
 OSCAR_DEVICE void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -160,6 +202,9 @@ OSCAR_DEVICE void barrier_wait(uint32_t, uint32_t) {}
 OSCAR_DEVICE void bulk_copy(uint32_t, const void*, int, uint32_t) {}
 OSCAR_DEVICE void barrier_init_fence() {}
 OSCAR_DEVICE void order_before_bulk_copies() {}
+OSCAR_DEVICE bool elected() {
+  return false;
+}
 OSCAR_DEVICE void launch_dependents() {}
 OSCAR_DEVICE void wait_preceding() {}
 #endif

@@ -32,27 +32,20 @@ Status check_inputs(const CacheFormat& f, const DecodeInputs& in, const DecodeOu
 }  // namespace
 
 Status decode(const CacheFormat& format, const DecodeInputs& inputs, const DecodePlan& plan,
-              const void* plan_memory, void* workspace, const DecodeOutputs& outputs, bool overlap,
-              void* stream) {
+              void* plan_memory, void* workspace, const DecodeOutputs& outputs, bool overlap, void* stream) {
   if (Status s = check_format(format); !s.ok()) return s;
   if (Status s = check_inputs(format, inputs, outputs); !s.ok()) return s;
   if (plan.heads == 0) return {};
-  const int major = [] {
-    int device = 0, value = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device);
-    return value;
-  }();
+  int device = 0, major = 0, shared_bytes = 0;  // asked every time: the current device may change
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   const PlanCosts costs = plan_costs(format);
-  const DecodeLaunch launch{format,
-                            inputs,
-                            plan,
-                            plan_view(plan, costs.run, plan_memory),
-                            costs,
-                            workspace,
-                            outputs,
-                            overlap && major >= 9,
-                            static_cast<cudaStream_t>(stream)};
+  const DecodeLaunch launch{format,       inputs,
+                            plan,         plan_view(plan, costs.run, plan_memory),
+                            costs,        workspace,
+                            outputs,      overlap && major >= 9,
+                            shared_bytes, static_cast<cudaStream_t>(stream)};
   const bool vectors = format.k.kind != CodeKind::int2 || format.v.kind != CodeKind::int2;
   if (vectors) {
     if (Status s = check_vector(format); !s.ok()) return s;
@@ -61,7 +54,7 @@ Status decode(const CacheFormat& format, const DecodeInputs& inputs, const Decod
                       : format.layout == CacheLayout::sglang ? launch_int2_sglang
                                                              : launch_int2_native;
   if (Status s = status_of(family(launch), "launching decode"); !s.ok()) return s;
-  if (plan.partials == 0) return {};
+  if (!plan.second) return {};
   const MergeArguments merge{partials_in(workspace, format, costs.run, plan.partials),
                              launch.view.merge_first,
                              inputs.sink_logits,

@@ -22,9 +22,9 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
   using Tile = SglangTile<Shape, Meta, kRun>;
   constexpr int D = Shape::D, NT = Shape::NT, kWarps = 8, kIdStages = 4, kThreads = 256;
   constexpr int kStage = kWarps * Tile::kHeadBytes, kOwn = kStages * Tile::kHeadBytes;
-  static_assert(4 * 4 * NT * (D + 2) <= kOwn && 2 * kExactTokens * kExactPitch<D> <= kOwn);
+  static_assert(4 * kLeft<D, NT> <= kOwn && 2 * kExactTileBytes<D> <= kOwn);
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ int32_t ids[kIdStages][64 * kWarps];
+  __shared__ __align__(8) int32_t ids[kIdStages][64 * kWarps];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, run = kRun ? kRun : args.run,
             parts = kWarps / run;
   const int shift = __ffs(run) - 1, tile_tokens = 64 * parts, own_head = warp & (run - 1),
@@ -41,51 +41,77 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
     if (s > 0) segment = args.plan.segments[next + s - 1];
     const int tokens = max(0, segment.end - segment.first), tiles = (tokens + tile_tokens - 1) / tile_tokens;
     const int32_t* table = args.in.table + segment.table + segment.first;
-    const auto fetch_ids = [&](int tile) {
-      for (int i = threadIdx.x; tile < tiles && i < tile_tokens; i += kThreads) {
-        copy_small<4>(shared_address(&ids[tile % kIdStages][i]),
-                      table + min(tile * tile_tokens + i, tokens - 1));
+    // Of each of `count` things one after the other to a thread; without a loop where the count is known.
+    const auto deal_out = [](int count, auto&& to_thread) {
+      if constexpr (kRun > 0) {
+#pragma unroll
+        for (int i = 0; i < count; i += kThreads) {
+          if (i + kThreads <= count || threadIdx.x < count - i) to_thread(i + threadIdx.x);
+        }
+      } else {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < count; i += kThreads) to_thread(i);
       }
     };
-    // Heads of a token lie together: a thread copies the same 16 bytes of every so many tokens.
+    const auto fetch_ids = [&](int tile) {
+      if (tile >= tiles) return;
+      deal_out(tile_tokens, [&](int i) {
+        copy_small<4>(shared_address(&ids[tile % kIdStages][i]),
+                      table + min(tile * tile_tokens + i, tokens - 1));
+      });
+    };
+    // Heads of a token lie together: a thread copies the same 16 bytes of a few neighbouring tokens, which are
+    // equally far apart in the stage.
     const auto issue = [&](int tile) {
       if (tile >= tiles) return;
       const int32_t* slots = ids[tile % kIdStages];
       const uint32_t stage = stages + tile % kStages * kStage;
       constexpr int kPieces = Tile::kRow / 16;
       {
+        constexpr int kTokens = 64 * kWarps * kPieces / kThreads;
+        static_assert(kTokens == 2 || kTokens == 4 || kTokens == 8);
         const int piece = threadIdx.x % kPieces, head = threadIdx.x / kPieces & (run - 1);
-        const int first = threadIdx.x / kPieces >> shift, step = kThreads / kPieces >> shift;
-        const int from = (segment.head + head) * Tile::kRow + 16 * piece, stride = args.kv_heads * Tile::kRow;
+        const int token = kTokens * (threadIdx.x / kPieces >> shift), at = token & 63;
+        const int from = (segment.head + head) * Tile::kRow + 16 * piece;
+        const uint32_t to = stage + (token >> 6) * run * Tile::kHeadBytes + 16 * piece,
+                       key_to = to + Tile::key_at(at, head, run),
+                       value_to = to + Tile::values_offset(run) + Tile::value_at(at, head, run);
+        int slot[kTokens];
 #pragma unroll
-        for (int n = 0; n < 64 * kWarps * kPieces / kThreads; ++n) {
-          const int token = first + n * step, at = token & 63;
-          const uint32_t to = stage + (token >> 6) * run * Tile::kHeadBytes + 16 * piece;
-          const int64_t row = static_cast<int64_t>(slots[token]) * stride + from;
-          copy16(to + Tile::key_at(at, head, run), args.in.k_codes + row);
-          copy16(to + Tile::values_offset(run) + Tile::value_at(at, head, run), args.in.v_codes + row);
+        for (int n = 0; n < kTokens; n += 2) {
+          const uint2 two = load_shared2(shared_address(slots + token + n));
+          slot[n] = two.x;
+          slot[n + 1] = two.y;
+        }
+#pragma unroll
+        for (int n = 0; n < kTokens; ++n) {
+          const uint32_t stride = args.kv_heads * Tile::kRow;
+          copy16(key_to + n * 8 * run * Tile::kRow, multiply_add(slot[n], stride, args.in.k_codes + from));
+          copy16(value_to + n * 4 * run * Tile::kRow, multiply_add(slot[n], stride, args.in.v_codes + from));
         }
       }
       constexpr int kHeadMeta = Shape::G * Tile::kPair;
       const int row = kHeadMeta * run, pieces = row >= 16 ? row / 16 : 1;
       const auto* k_meta = static_cast<const uint8_t*>(args.in.k_scale_zero) + segment.head * kHeadMeta;
       const auto* v_meta = static_cast<const uint8_t*>(args.in.v_scale_zero) + segment.head * kHeadMeta;
-      for (int i = threadIdx.x; i < tile_tokens * pieces; i += kThreads) {
+      deal_out(tile_tokens * pieces, [&](int i) {
         const int piece = i & (pieces - 1), token = i / pieces;
         const uint32_t to = stage + (token >> 6) * run * Tile::kHeadBytes + Tile::meta_offset(run) +
                             Tile::meta_at(token & 63, piece, run);
-        const int64_t from = static_cast<int64_t>(slots[token]) * (args.kv_heads * kHeadMeta) + 16 * piece;
+        const uint32_t stride = args.kv_heads * kHeadMeta;
+        const uint8_t *k = multiply_add(slots[token], stride, k_meta + 16 * piece),
+                      *v = multiply_add(slots[token], stride, v_meta + 16 * piece);
         if (row >= 16) {
-          copy16(to, k_meta + from);
-          copy16(to + Tile::meta_bytes(run), v_meta + from);
+          copy16(to, k);
+          copy16(to + Tile::meta_bytes(run), v);
         } else if (row == 8) {
-          copy_small<8>(to, k_meta + from);
-          copy_small<8>(to + Tile::meta_bytes(run), v_meta + from);
+          copy_small<8>(to, k);
+          copy_small<8>(to + Tile::meta_bytes(run), v);
         } else {
-          copy_small<4>(to, k_meta + from);
-          copy_small<4>(to + Tile::meta_bytes(run), v_meta + from);
+          copy_small<4>(to, k);
+          copy_small<4>(to + Tile::meta_bytes(run), v);
         }
-      }
+      });
     };
     for (int k = 0; k < kStages; ++k) fetch_ids(k);
     copy_commit();
@@ -139,9 +165,16 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
                             args.in.exact_v + head * D,
                             args.in.exact_slots + segment.exact_table,
                             int64_t{args.kv_heads} * D,
-                            segment.exact,
+                            segment.exact + kExactTokens * own_part,
                             segment.exact_end};
-      attend_exact(state, exact, rows, own_part, parts, shared_address(own), lane);
+      const auto at = [&](int j) { return shared_address(own) + (j & 1) * kExactTileBytes<D>; };
+      const int step = kExactTokens * parts;
+      ExactTiles<D> exact_tiles;
+      exact_tiles.begin(exact, step, lane);
+      for (int j = 0; j < 2; ++j) exact_tiles.copy(exact, step, j, at(j), lane);
+      attend_exact<2>(state, exact_tiles, exact, step, rows, at, lane);
+      copy_wait<0>();
+      __syncwarp();
     }
     state.leave(lane, own);
     __syncthreads();
@@ -152,6 +185,21 @@ __global__ __launch_bounds__(256, kResident) void decode_int2_sglang(
           {args.parts, segment.partial, run * args.group, h * args.group + head0, args.in.sink_logits,
            args.out.o, args.out.lse, args.out.o_type == FloatType::bf16,
            int64_t{segment.sequence} * query_heads + head_of, head_of});
+    }
+    if (segment.counter >= 0 &&
+        is_last_part(args.plan.counters + segment.counter * kMostPasses + blockIdx.x, segment.parts)) {
+      const int head_of = segment.head * args.group + head0;
+      const SegmentOutput out{args.parts,
+                              0,
+                              run * args.group,
+                              head0,
+                              args.in.sink_logits,
+                              args.out.o,
+                              args.out.lse,
+                              args.out.o_type == FloatType::bf16,
+                              int64_t{segment.sequence} * query_heads + head_of,
+                              head_of};
+      merge_parts<8>(out.merged(segment.first_part, segment.parts, run, args.group, heads), D, memory);
     }
     __syncthreads();
   }

@@ -184,10 +184,10 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
     __syncthreads();
     item = Item(a, load_shared(number));
     const int first_head = 4 * item.pass, head = item.segment.head * a.group + first_head;
-    combine<kDim, 1, kBlockWarps>(owns, Memory::kOwn / 4, kBlockWarps, min(4, a.group - first_head),
-                                  {a.parts, item.segment.partial, a.group, first_head, a.in.sink_logits,
-                                   a.out.o, a.out.lse, a.out.o_type == FloatType::bf16,
-                                   int64_t{item.segment.sequence} * a.kv_heads * a.group + head, head});
+    combine<kDim, 1, kBlockWarps, kDim>(owns, Memory::kOwn / 4, kBlockWarps, min(4, a.group - first_head),
+                                        {a.parts, item.segment.partial, a.group, first_head, a.in.sink_logits,
+                                         a.out.o, a.out.lse, a.out.o_type == FloatType::bf16,
+                                         int64_t{item.segment.sequence} * a.kv_heads * a.group + head, head});
     if (item.last) return;
     __syncthreads();
     const int head_before = item.segment.head;

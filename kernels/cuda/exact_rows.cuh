@@ -1,4 +1,4 @@
-// The bfloat16 tokens of a segment, the windows that a server keeps exact: 16 at a time, both products on the
+// The bfloat16 tokens of a segment, the windows that a server keeps exact: 8 at a time, both products on the
 // matrix unit.
 #pragma once
 #include "kernels/cuda/attention_state.cuh"
@@ -69,96 +69,126 @@ OSCAR_DEVICE unsigned bf16_pair(float a, float b) {
   return reinterpret_cast<const unsigned&>(v);
 }
 
-inline constexpr int kExactTokens = 16;
-// A row of 2 D bytes and 16 more, so that eight rows lie in different banks.
+inline constexpr int kExactTokens = 8;
+// A row of 2 D bytes and 16 more, so that eight rows lie in different banks; a tile is its keys, then its
+// values.
 template <int D>
 inline constexpr int kExactPitch = 2 * D + 16;
+template <int D>
+inline constexpr int kExactTileBytes = 2 * kExactTokens* kExactPitch<D>;
 
-// Tiles `warp`, `warp` + `warps`, … of the rows, one after the other. buffer: 32 kExactPitch bytes of shared
-// memory of the warp's own, 16-byte aligned. The state must be past finish_codes().
-template <int D, int NT, int G>
-OSCAR_DEVICE void attend_exact(AttentionState<D, NT, G>& state, const ExactRows& rows, const QueryRows& query,
-                               int warp, int warps, uint32_t buffer, int lane) {
-  constexpr int kPitch = kExactPitch<D>, kChunks = D / 8;
-  const int g = lane >> 2, t = lane & 3;
-  const uint32_t vs = buffer + kExactTokens * kPitch;
-  for (int begin = rows.first + kExactTokens * warp; begin < rows.end; begin += kExactTokens * warps) {
-    const int count = min(kExactTokens, rows.end - begin);
-    __syncwarp();
-    // Beyond the end the last row once more: what p = 0 multiplies must be finite.
-    for (int side = 0; side < 2; ++side) {
-      for (int i = lane; i < kExactTokens * kChunks; i += 32) {
+// A warp's own tiles of a segment's rows: from rows.first on, every `step` rows. Tile j is brought in as one
+// group of copies (an empty one beyond the last), in the order of j; begin() before.
+template <int D>
+struct ExactTiles {
+  int slot = 0;  // of row lane % 8 of tile j + lane / 8, j a multiple of 4
+
+  OSCAR_DEVICE void begin(const ExactRows& rows, int step, int lane) { fetch(rows, step, 0, lane); }
+  OSCAR_DEVICE void copy(const ExactRows& rows, int step, int j, uint32_t to, int lane) {
+    constexpr int kChunks = D / 8;
+    if (rows.first + j * step < rows.end) {
+#pragma unroll 4
+      for (int i = lane; i < 2 * kExactTokens * kChunks; i += 32) {
         const int row = i / kChunks, chunk = i % kChunks;
-        const int64_t slot = __ldg(rows.slots + begin + min(row, count - 1));
-        copy16((side ? vs : buffer) + row * kPitch + 16 * chunk,
-               (side ? rows.v : rows.k) + slot * rows.stride + 8 * chunk);
+        const int64_t from =
+            __shfl_sync(kWarp, slot, j % 4 * kExactTokens + row % kExactTokens) * rows.stride;
+        copy16(to + row * kExactPitch<D> + 16 * chunk,
+               (row < kExactTokens ? rows.k : rows.v) + from + 8 * chunk);
       }
-      copy_commit();
+      if (j % 4 == 3) fetch(rows, step, j + 1, lane);
     }
-    copy_wait<1>();
-    __syncwarp();
-    float p[NT][2];
+    copy_commit();
+  }
+
+ private:
+  // Beyond the end the last row once more: what p = 0 multiplies must be finite.
+  OSCAR_DEVICE void fetch(const ExactRows& rows, int step, int j, int lane) {
+    if (rows.first + j * step >= rows.end) return;
+    const int at = rows.first + (j + lane / kExactTokens) * step + lane % kExactTokens;
+    slot = rows.slots[min(at, rows.end - 1)];
+  }
+};
+
+// Operand b of the products with keys: column g = (head 4 n + g / 2, limb g % 2).
+template <int D, int NT>
+struct ExactQuery {
+  unsigned b[NT][D / 16][2];
+
+  OSCAR_DEVICE ExactQuery(const QueryRows& rows, int lane) {
+    const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       const int head = 4 * n + (g >> 1);
-      float s[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int step = 0; step < D / 16; ++step) {
-        unsigned b[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int64_t at = int64_t{head} * D + 16 * step + 8 * half + 2 * t;
-          const float2 x = query_pair(query, head, at);
-          b[half] = bf16_pair(limb_of(x.x, g & 1), limb_of(x.y, g & 1));
-        }
-        const uint32_t a = buffer + g * kPitch + 32 * step + 4 * t;
-        product_bf16(s, load_shared(a), load_shared(a + 8 * kPitch), load_shared(a + 16),
-                     load_shared(a + 8 * kPitch + 16), b[0], b[1]);
-      }
-      float x[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        x[r] = capped((s[2 * r] + s[2 * r + 1]) * query.scale, query.softcap);
-        if (g + 8 * r >= count) x[r] = -INFINITY;
-      }
-      const float top = max_over_g(fmaxf(x[0], x[1]));
-      state.make_room(n, top);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        p[n][r] = exp2_approx(x[r] - state.m[n]);
-        state.l[n] += p[n][r];
-      }
-    }
-    copy_wait<0>();
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      unsigned b[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float x = __shfl_sync(kWarp, p[n][r], 8 * t + (g >> 1)),
-                    y = __shfl_sync(kWarp, p[n][r], 8 * t + 4 + (g >> 1));
-        b[r] = bf16_pair(limb_of(x, g & 1), limb_of(y, g & 1));
-      }
-#pragma unroll
-      for (int i = 0; i < D / 16; ++i) {
-        unsigned a[4];
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {  // rows of channels g, g + 8; tokens 2 t, 2 t + 1, then both + 8
-          const uint32_t at = vs + (2 * t + 8 * (r >> 1)) * kPitch + 2 * (16 * i + 8 * (r & 1) + g);
-          unsigned short x, y;
-          asm volatile("ld.shared.u16 %0,[%1];" : "=h"(x) : "r"(at));
-          asm volatile("ld.shared.u16 %0,[%1];" : "=h"(y) : "r"(at + kPitch));
-          a[r] = x | static_cast<unsigned>(y) << 16;
-        }
-        float c[4] = {0, 0, 0, 0};
-        product_bf16(c, a[0], a[1], a[2], a[3], b[0], b[1]);
-        state.o[n][i][0] += c[0] + c[1];
-        state.o[n][i][1] += c[2] + c[3];
+      for (int i = 0; i < D / 8; ++i) {
+        const float2 x = query_pair(rows, head, int64_t{head} * D + 8 * i + 2 * t);
+        b[n][i / 2][i % 2] = bf16_pair(limb_of(x.x, g & 1), limb_of(x.y, g & 1));
       }
     }
   }
-  __syncwarp();
+};
+
+// `count` tokens of a tile in shared memory. The state must be past finish_codes().
+template <int D, int NT, int G>
+OSCAR_DEVICE void attend_exact_tile(AttentionState<D, NT, G>& state, const ExactQuery<D, NT>& q,
+                                    const QueryRows& query, uint32_t tile, int count, int lane) {
+  const int g = lane >> 2, t = lane & 3;
+  const uint32_t row = tile + lane % 8 * kExactPitch<D> + 16 * (lane / 8);
+  float s[NT][4];
+#pragma unroll
+  for (int n = 0; n < NT; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+#pragma unroll
+  for (int i = 0; i < D / 32; ++i) {
+    unsigned k[4];
+    load_matrices<false>(k, row + 64 * i);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      product_bf16(s[n], k[0], 0, k[1], 0, q.b[n][2 * i][0], q.b[n][2 * i][1]);
+      product_bf16(s[n], k[2], 0, k[3], 0, q.b[n][2 * i + 1][0], q.b[n][2 * i + 1][1]);
+    }
+  }
+  unsigned weights[NT];
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    float x = capped((s[n][0] + s[n][1]) * query.scale, query.softcap);
+    if (g >= count) x = -INFINITY;
+    state.make_room(n, max_over_g(x));
+    const float p = exp2_approx(x - state.m[n]);
+    state.l[n] += p;
+    const float a = __shfl_sync(kWarp, p, 8 * t + (g >> 1)), b = __shfl_sync(kWarp, p, 8 * t + 4 + (g >> 1));
+    weights[n] = bf16_pair(limb_of(a, g & 1), limb_of(b, g & 1));
+  }
+#pragma unroll
+  for (int i = 0; i < D / 32; ++i) {
+    unsigned v[4];
+    load_matrices<true>(v, row + kExactTokens * kExactPitch<D> + 64 * i);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float(&o)[2] = state.o[n][2 * i + half];
+        float c[4] = {o[0], 0.f, o[1], 0.f};
+        product_bf16_k8(c, v[2 * half], v[2 * half + 1], weights[n]);
+        o[0] = c[0] + c[1];
+        o[1] = c[2] + c[3];
+      }
+    }
+  }
+}
+
+// All of a warp's tiles, of which the first kAhead are under way; at(j): where tile j is, in turns kAhead
+// places of kExactTileBytes that are a multiple of 16.
+template <int kAhead, int D, int NT, int G, class At>
+OSCAR_DEVICE void attend_exact(AttentionState<D, NT, G>& state, ExactTiles<D>& tiles, const ExactRows& rows,
+                               int step, const QueryRows& query, At&& at, int lane) {
+  const ExactQuery<D, NT> q(query, lane);
+  for (int j = 0; rows.first + j * step < rows.end; ++j) {
+    copy_wait<kAhead - 1>();
+    __syncwarp();
+    attend_exact_tile(state, q, query, at(j), min(kExactTokens, rows.end - rows.first - j * step), lane);
+    __syncwarp();
+    tiles.copy(rows, step, j + kAhead, at(j), lane);
+  }
 }
 
 }  // namespace oscar::cuda

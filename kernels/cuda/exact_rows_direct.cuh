@@ -6,6 +6,8 @@
 
 namespace oscar::cuda {
 
+inline constexpr int kDirectTokens = 16;
+
 // Channel of state.o[0][i][r] while exact rows are added.
 OSCAR_DEVICE int direct_channel(int i, int r, int g) {
   return 64 * (i / 4) + 8 * g + 2 * (i % 4) + r;
@@ -16,8 +18,8 @@ template <int D>
 OSCAR_DEVICE void attend_exact_direct(AttentionState<D, 1, 1>& state, const ExactRows& rows,
                                       const QueryRows& query, int warp, int warps, int lane) {
   const int g = lane >> 2, t = lane & 3;
-  for (int begin = rows.first + kExactTokens * warp; begin < rows.end; begin += kExactTokens * warps) {
-    const int count = min(kExactTokens, rows.end - begin);
+  for (int begin = rows.first + kDirectTokens * warp; begin < rows.end; begin += kDirectTokens * warps) {
+    const int count = min(kDirectTokens, rows.end - begin);
     // Beyond the end the last row once more: what p = 0 multiplies must be finite.
     const auto row = [&](const uint16_t* side, int token) {
       return side + __ldg(rows.slots + begin + min(token, count - 1)) * rows.stride;

@@ -15,10 +15,11 @@ struct DecodeLaunch {
   PlanCosts costs;
   void* workspace;
   const DecodeOutputs& outputs;
-  bool overlap;  // programmatic dependent launch of the first kernel
+  bool overlap;      // programmatic dependent launch of the first kernel
+  int shared_bytes;  // that a block may have
   cudaStream_t stream;
 };
-// The first kernel only; the merge is launched by decode.cu.
+// The first kernel only; the second is launched by decode.cu.
 cudaError_t launch_int2_native(const DecodeLaunch& launch);  // int2 keys and values, native pages
 cudaError_t launch_int2_sglang(const DecodeLaunch& launch);
 cudaError_t launch_vector(const DecodeLaunch& launch);  // vector codes on one side or both, native pages

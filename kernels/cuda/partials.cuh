@@ -13,16 +13,13 @@ struct Partials {
   float* o;
   float2* ml;
 };
-inline int64_t partial_bytes(const CacheFormat& f, int run) {
-  return int64_t{4} * run * f.group * (f.dim + 2);
-}
 inline Partials partials_in(void* workspace, const CacheFormat& f, int run, int count) {
   float* o = static_cast<float*>(workspace);
   return {o, reinterpret_cast<float2*>(o + int64_t{count} * run * f.group * f.dim)};
 }
 
-// The second kernel of a decode: one block per query head of a job that has parts. Adds the sink logit,
-// writes o and lse.
+// The second kernel of a decode: one block per query head of a job whose parts it merges. Adds the sink
+// logit, writes o and lse.
 struct MergeArguments {
   Partials parts;
   const int32_t* merge_first;

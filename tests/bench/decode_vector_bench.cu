@@ -73,7 +73,7 @@ void row(const std::string& name, const CacheFormat& f, int sequences, int lengt
   std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
   cuda::DecodePlan plan;
   must(cuda::plan_decode(f, batch, g_device, false, memory.data(), limits.bytes, &plan));
-  const uint8_t* plan_memory = on_device(memory);
+  uint8_t* plan_memory = on_device(memory);
   void *workspace, *o;
   must(cuda::allocate(static_cast<size_t>(limits.workspace), &workspace));
   must(cuda::allocate(q.size() * 4, &o));

@@ -195,7 +195,7 @@ TEST(DecodeVector, GroupsOfInt2BesideVectorsAreRefused) {
   DecodePlan plan;
   plan.blocks = plan.heads = 1;
   float o[1];
-  EXPECT_FALSE(decode(f, in, plan, some, nullptr, {o, FloatType::f32}, false, nullptr).ok());
+  EXPECT_FALSE(decode(f, in, plan, o, nullptr, {o, FloatType::f32}, false, nullptr).ok());
 }
 
 }  // namespace

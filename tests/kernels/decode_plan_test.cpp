@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "kernels/device.h"
@@ -51,29 +52,41 @@ Made make(const CacheFormat& f, const Batch& batch, bool fixed = false, int bloc
   return made;
 }
 
-// Every token of every head exactly once; parts numbered as merge_first says. Returns the most pages of a
-// block.
+// Every token of every head exactly once; every part has a place of its own, and a job's parts lie together
+// where its last block or the second kernel looks for them. Returns the most pages of a block.
 int check(const CacheFormat& f, const Batch& batch, const Made& made) {
   const int run = plan_costs(f).run, runs = f.kv_heads / run;
   std::map<std::pair<int, int>, std::vector<Segment>> of;
   int most = 0;
   for (int b = 0; b < made.plan.blocks; ++b) {
     int pages = 0;
-    for (int s = made.view.block_first[b]; s < made.view.block_first[b + 1]; ++s) {
-      const Segment& segment = made.view.segments[s];
+    const Segment& begin = made.view.block_segments[b];
+    for (int s = 0; s < begin.count; ++s) {
+      const Segment& segment = s == 0 ? begin : made.view.segments[begin.next + s - 1];
       of[{segment.sequence, segment.head}].push_back(segment);
       if (segment.end > segment.first) pages += (segment.end + 63) / 64 - segment.first / 64;
     }
     most = std::max(most, pages);
   }
   EXPECT_EQ(of.size(), batch.end.size() * runs);
-  int parts = 0;
+  std::set<int> places, counters;
   for (auto& [key, segments] : of) {
     const auto [b, head] = key;
-    const int job = b * runs + head / run,
-              count = made.view.merge_first[job + 1] - made.view.merge_first[job];
-    EXPECT_EQ(made.view.merge_first[job], parts);
-    EXPECT_EQ(count, segments.size() > 1 ? static_cast<int>(segments.size()) : 0);
+    const int job = b * runs + head / run, parts = static_cast<int>(segments.size()),
+              counter = segments[0].counter,
+              later = made.view.merge_first[job + 1] - made.view.merge_first[job];
+    EXPECT_EQ(later, parts > 1 && counter < 0 ? parts : 0);
+    if (later > 0) {
+      EXPECT_TRUE(made.plan.second);
+    }
+    if (counter >= 0) {
+      EXPECT_GT(parts, 1);
+      EXPECT_LT(counter, made.plan.blocks);
+      EXPECT_TRUE(counters.insert(counter).second);
+      for (int pass = 0; pass < kMostPasses; ++pass)
+        EXPECT_EQ(made.view.counters[counter * kMostPasses + pass], 0);
+    }
+    const int first = counter < 0 ? made.view.merge_first[job] : segments[0].first_part;
     int token = batch.first[b], exact = 0;
     for (const Segment& s : segments) {
       if (s.end > s.first) {
@@ -83,16 +96,17 @@ int check(const CacheFormat& f, const Batch& batch, const Made& made) {
       }
       exact += s.exact_end - s.exact;
       EXPECT_EQ(s.table, batch.table_start[b]);
-      if (segments.size() == 1) {
-        EXPECT_EQ(s.partial, -1);
-      } else {
-        EXPECT_EQ(s.partial, parts++);
+      EXPECT_EQ(s.counter, counter);
+      EXPECT_EQ(s.parts, parts);
+      EXPECT_EQ(s.partial, parts == 1 ? -1 : first + static_cast<int>(&s - segments.data()));
+      if (parts > 1) {
+        EXPECT_TRUE(places.insert(s.partial).second);
+        EXPECT_LT(s.partial, made.plan.partials);
       }
     }
     EXPECT_EQ(token, std::max(batch.first[b], batch.end[b])) << "sequence " << b << ", head " << head;
     EXPECT_EQ(exact, batch.exact[b]);
   }
-  EXPECT_LE(parts, made.plan.partials);
   return most;
 }
 
