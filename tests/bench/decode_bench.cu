@@ -1,6 +1,7 @@
 // Decode over INT2 codes on a GPU, with the plan that the library makes; see docs/performance.md.
 //
-//   bench_decode plans      32x32k, 8x32k, 1x128k, 1x32k with other numbers of blocks
+//   bench_decode [part of a row's name]
+//   bench_decode plans                     the first rows with other numbers of blocks
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -43,6 +44,7 @@ struct Work {
 uint8_t* g_pool;
 uint16_t* g_exact;
 cuda::DeviceInfo g_device;
+std::string g_only;
 
 void prepare(Work& w, const CacheFormat& f, std::vector<int32_t> lengths, int exact, int blocks) {
   w.format = f;
@@ -108,6 +110,7 @@ void rest() {  // a card at its power limit would make the next row slower
 
 void row(const char* name, const CacheFormat& f, const std::vector<int32_t>& lengths, int exact, bool steady,
          int blocks = 0) {
+  if (std::string(name).find(g_only) == std::string::npos) return;
   Work w;
   prepare(w, f, lengths, exact, blocks);
   const double expected = w.bytes / 4e6 + 5;
@@ -199,5 +202,7 @@ int run(bool plans) {
 }  // namespace oscar::bench
 
 int main(int argc, char** argv) {
-  return oscar::bench::run(argc > 1 && std::strcmp(argv[1], "plans") == 0);
+  const bool plans = argc > 1 && std::strcmp(argv[1], "plans") == 0;
+  if (argc > 1 && !plans) oscar::bench::g_only = argv[1];
+  return oscar::bench::run(plans);
 }
