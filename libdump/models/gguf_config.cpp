@@ -126,6 +126,8 @@ TransformerSpec common_gguf(const GgufFile& file, bool experts) {
   if (layers <= 0)
     throw failure("{}: metadata {}: all {} layers are for further tokens ({})", path, key("block_count"),
                   layers_after(file), key("nextn_predict_layers"));
+  if (layers > 1 << 13)
+    throw failure("{}: metadata {}: {} is not plausible", path, key("block_count"), layers);
   config.hidden = static_cast<int>(need_positive(file, key("embedding_length")));
   if (!experts || file.metadata().contains(key("feed_forward_length")))  // none where all are experts
     config.intermediate = static_cast<int>(need_positive(file, key("feed_forward_length")));

@@ -1,9 +1,11 @@
 #include "libdump/models/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "formats/atomic_write.h"
 #include "formats/error.h"
+#include "libdump/json_depth.h"
 
 namespace oscar {
 
@@ -13,7 +15,13 @@ HfConfig::HfConfig(const std::filesystem::path& directory) : path_(directory.str
   const auto file = directory / "config.json";
   if (!std::filesystem::exists(file))
     throw invalid("{}: expected a model directory with config.json, or a .gguf file", path_);
-  auto root = Json::parse(read_text(file, size_t{16} << 20), nullptr, false);
+  const auto root = [&] {
+    try {
+      return Json::parse(read_text(file, size_t{16} << 20), not_too_deep, false);
+    } catch (const std::runtime_error& error) {
+      throw failure("{}: {}", file.string(), error.what());
+    }
+  }();
   if (!root.is_object()) throw failure("{}: is not a JSON object", file.string());
   const bool nested = root.contains("text_config") && root["text_config"].is_object();
   json_ = nested ? root["text_config"] : root;
@@ -81,12 +89,13 @@ std::invalid_argument HfConfig::unsupported(const char* key, std::string_view wh
 }
 
 double HfConfig::rotary_share(const Json* parameters) const {
-  if (parameters && parameters->is_object() && parameters->contains("partial_rotary_factor")) {
-    const auto& share = (*parameters)["partial_rotary_factor"];
-    if (!share.is_number()) throw wrong(path_, "partial_rotary_factor", "a number", &share);
-    return share.get<double>();
-  }
-  return number("partial_rotary_factor", 1.0);
+  constexpr const char* kKey = "partial_rotary_factor";
+  const Json* share =
+      parameters && parameters->is_object() && parameters->contains(kKey) ? &(*parameters)[kKey] : find(kKey);
+  if (!share) return 1;
+  if (!share->is_number() || !(share->get<double>() > 0 && share->get<double>() <= 1))
+    throw wrong(path_, kKey, "a number above 0, 1 at most", share);
+  return share->get<double>();
 }
 
 TransformerSpec HfConfig::common(std::string_view experts) const {
@@ -119,8 +128,14 @@ TransformerSpec HfConfig::common(std::string_view experts) const {
   const int rotary = static_cast<int>(std::lround(a.dim_k * rotary_share(parameters)));
   config.ropes = {rope(parameters, number("rope_theta", 10000.0), rotary)};
   if (config.ropes[0].scaling == "dynamic")
-    config.context = static_cast<int64_t>(static_cast<double>(config.context) * config.ropes[0].factor);
-  for (int i = 0; i < integer("num_hidden_layers"); ++i) {
+    config.context =
+        static_cast<int64_t>(std::min(static_cast<double>(config.context) * config.ropes[0].factor, 0x1p40));
+  constexpr int64_t kMostLayers = 1 << 13;  // a lie about them must not become memory
+  const int64_t layers = integer("num_hidden_layers");
+  if (layers > kMostLayers)
+    throw wrong(path_, "num_hidden_layers", fmt::format("{} at most", kMostLayers),
+                find("num_hidden_layers"));
+  for (int i = 0; i < layers; ++i) {
     a.layer = i;
     spec.layers.push_back(layer);
   }

@@ -81,9 +81,12 @@ RopeConfig HfConfig::rope(const Json* parameters, double base, int dim) const {
   if (type == "default") return rope;
   rope.scaling = type;
   const auto longest = integer("max_position_embeddings", 0);
-  rope.original_context = integer(
-      "original_max_position_embeddings",
-      static_cast<int64_t>(fields.number("original_max_position_embeddings", static_cast<double>(longest))));
+  const double stated = fields.number("original_max_position_embeddings", static_cast<double>(longest));
+  if (!(stated >= 0 && stated <= 0x1p30))
+    throw failure(
+        "{}/config.json: 'original_max_position_embeddings': expected a number from 0 to 2^30, found {}",
+        path_, stated);
+  rope.original_context = integer("original_max_position_embeddings", static_cast<int64_t>(stated));
   const auto original = static_cast<double>(rope.original_context);
   if (type == "linear") {
     rope.factor = fields.positive("factor");

@@ -138,6 +138,12 @@ TensorShapes expected_tensors(const TransformerSpec& spec) {
 void finish(TransformerSpec& spec) {
   ModelConfig& config = spec.config;
   config.layers = static_cast<int>(spec.layers.size());
+  constexpr int64_t kMostExperts = 1 << 18;  // in all layers: a lie about them must not become memory
+  int64_t experts = 0;
+  for (const auto& layer : spec.layers) experts += layer.moe.experts;
+  if (experts > kMostExperts)
+    throw failure("{}: {} experts in {} layers: expected {} at most", config.path, experts, config.layers,
+                  kMostExperts);
   for (const auto& layer : spec.layers) {
     const auto& a = layer.attention;
     const auto where = fmt::format("{}: layer {}", config.path, a.layer);

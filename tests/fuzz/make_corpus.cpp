@@ -140,6 +140,44 @@ void make_index(const fs::path& folder) {
   write_file(folder / "missing",
              R"({"weight_map":{"x":"a.safetensors","q":"b.safetensors","c":"c.safetensors"}})");
 }
+void make_tokenizer_json(const fs::path& folder) {
+  write_file(folder / "bytes", R"x({"version":"1.0","bos_token":"<s>","added_tokens":[
+    {"id":6,"content":"<s>","special":true,"normalized":false,"single_word":false,"lstrip":true,"rstrip":true}],
+    "normalizer":{"type":"NFC"},
+    "pre_tokenizer":{"type":"Sequence","pretokenizers":[
+      {"type":"Split","pattern":{"Regex":"(?i:'s)|\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+|\\s+(?!\\S)"},"behavior":"Isolated","invert":false},
+      {"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},
+    "decoder":{"type":"ByteLevel"},
+    "post_processor":{"type":"Sequence","processors":[{"type":"ByteLevel"},
+      {"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
+       "special_tokens":{"<s>":{"id":"<s>","ids":[6],"tokens":["<s>"]}}}]},
+    "model":{"type":"BPE","dropout":null,"ignore_merges":false,"merges":["a b","\u0120 a"],
+             "vocab":{"a":0,"b":1,"1":2,"\u0120":3,"ab":4,"\u0120a":5}}})x");
+  write_file(folder / "characters", R"x({"bos_token":{"content":"<s>"},"add_bos_token":true,"added_tokens":[{"id":9,"content":"<s>","special":true}],
+    "normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},
+      {"type":"Replace","pattern":{"String":" "},"content":"\u2581"},{"type":"NFKD"}]},
+    "pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},
+      {"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}]},
+    "decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},
+      {"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0},
+      {"type":"Metaspace","replacement":"_","prepend_scheme":"always"}]},
+    "model":{"type":"BPE","unk_token":"<unk>","fuse_unk":true,"byte_fallback":true,"merges":[["\u2581","a"],["a","b"]],
+             "vocab":{"<unk>":0,"a":1,"b":2,"c":3,"\u2581":4,"<0xC3>":5,"<0xA9>":6,"\u2581a":7,"ab":8}}})x");
+  write_file(folder / "plain", R"x({"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}})x");
+}
+void make_config_json(const fs::path& folder) {
+  const std::string sizes =
+      R"("hidden_size":64,"intermediate_size":96,"vocab_size":96,"num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":3)";
+  write_file(folder / "llama3", R"({"model_type":"llama","hidden_act":"silu","tie_word_embeddings":false,"rms_norm_eps":1e-5,"rope_theta":5e5,
+    "max_position_embeddings":2048,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
+    "original_max_position_embeddings":256},)" + sizes + "}");
+  write_file(folder / "yarn", R"({"text_config":{"model_type":"qwen3","head_dim":16,"partial_rotary_factor":0.5,
+    "rope_parameters":{"rope_type":"yarn","rope_theta":1e4,"factor":4.0,"original_max_position_embeddings":512,"beta_fast":32,"beta_slow":1,
+    "mscale":1.0,"mscale_all_dim":0.5,"truncate":false,"attention_factor":1.1},)" + sizes + R"(},"vision_config":{},"tie_word_embeddings":true})");
+  write_file(folder / "longrope", R"({"model_type":"phi3","max_position_embeddings":4096,"original_max_position_embeddings":256,
+    "rope_scaling":{"type":"longrope","short_factor":[1,1,1,1,1,1,1,1],"long_factor":[1,2,3,4,5,6,7,8]},)" + sizes + "}");
+  write_file(folder / "dynamic", R"({"model_type":"llama","rope_scaling":{"type":"dynamic","factor":2.0},"num_experts":8,)" + sizes + "}");
+}
 void make_npy(const fs::path& folder) {
   for (const auto dtype : {DType::F64, DType::F32, DType::F16, DType::I64, DType::I32, DType::I16, DType::I8,
                            DType::U64, DType::U32, DType::U16, DType::U8, DType::Bool}) {
@@ -236,4 +274,6 @@ int main(int count, char** arguments) {
   make_index(folder("safetensors_index"));
   make_gguf(folder("gguf"));
   make_npy(folder("npy"));
+  make_tokenizer_json(folder("tokenizer_json"));
+  make_config_json(folder("config_json"));
 }

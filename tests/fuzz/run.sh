@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 runs=${1:-20000}
 shift || true
 parsers=("$@")
-((${#parsers[@]})) || parsers=(pt pickle safetensors safetensors_index gguf npy)
+((${#parsers[@]})) || parsers=(pt pickle safetensors safetensors_index gguf npy tokenizer_json config_json)
 
 try=$(mktemp -d)
 trap 'rm -rf "$try"' EXIT

@@ -1,29 +1,18 @@
 // The index of a directory with two shards, a.safetensors (x, y) and b.safetensors (z).
 #include "formats/safetensors_index.h"
 
-#include <unistd.h>
-
 #include "tests/fuzz/target.h"
 
 namespace {
 
 using namespace oscar;
 
-struct Directory {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("oscar-fuzz-" + std::to_string(::getpid()));
+struct Directory : fuzz::Folder {
   Directory() {
-    const std::filesystem::path memory = "/dev/shm";
-    if (std::filesystem::is_directory(memory)) path = memory / path.filename();
     SafeTensors a, b;
     a.tensors["x"] = a.tensors["y"] = b.tensors["z"] = make_tensor<float>({2}, {1, 2});
-    std::filesystem::create_directory(path);
     write_safetensors(path / "a.safetensors", a);
     write_safetensors(path / "b.safetensors", b);
-  }
-  ~Directory() {
-    std::error_code error;
-    std::filesystem::remove_all(path, error);
   }
 };
 

@@ -67,7 +67,11 @@ void on_free(const volatile void* pointer) {
 }
 const int installed = __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
 
-void check_message(const char* message) {
+void check_message(const char* message, Refusals refusals) {
+  if (refusals == Refusals::WithReason) {
+    if (std::strlen(message) < 20) die("a rejection without a reason", message);
+    return;
+  }
   const char* at = std::strstr(message, "offset ");
   if (!at) die("a rejection without an offset", message);
   char* end = nullptr;
@@ -99,16 +103,29 @@ void write_input(const std::filesystem::path& path, const uint8_t* data, size_t 
   fill(fd, data, size);
 }
 
-void watch(size_t size, const std::function<void()>& read) {
+Folder::Folder() {
+  const std::filesystem::path memory = "/dev/shm";
+  path = (std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path()) /
+         ("oscar-fuzz-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(path);
+}
+Folder::~Folder() {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+}
+
+void watch(size_t size, const std::function<void()>& read, Refusals refusals) {
   if (!installed) die("the sanitizer", "takes no hooks");
   ceiling = live + 4 * static_cast<int64_t>(size) + (int64_t{64} << 20);
   try {
     read();
   } catch (const std::runtime_error& error) {
     ceiling = INT64_MAX;
-    check_message(error.what());
+    check_message(error.what(), refusals);
   } catch (const std::exception& error) {
     ceiling = INT64_MAX;
+    if (refusals == Refusals::WithReason && dynamic_cast<const std::invalid_argument*>(&error))
+      return check_message(error.what(), refusals);
     die(typeid(error).name(), error.what());
   }
   ceiling = INT64_MAX;
