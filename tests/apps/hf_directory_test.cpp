@@ -104,6 +104,19 @@ TEST_F(HfDirectory, LayersThatPredictFurtherTokensAreLeftOutAndSaidSo) {
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_NE(outcome.err.find("one layer after the decoder"), std::string::npos) << outcome;
 }
+// What a lie in config.json would become memory, an endless recursion or undefined.
+TEST_F(HfDirectory, ConfigurationsThatCannotBe) {
+  const auto good = read(model_ / "config.json");
+  const auto with = [&](const std::string& field, const std::string& named) {
+    write(model_ / "config.json", good.substr(0, good.rfind('}')) + ", " + field + "}");
+    refuse(3, named);
+  };
+  with(R"("num_hidden_layers": 1000000000)", "'num_hidden_layers': expected 8192 at most, found 1000000000");
+  with(R"("partial_rotary_factor": 1e300)", "'partial_rotary_factor': expected a number above 0, 1 at most");
+  with(R"("rope_parameters": {"rope_type": "llama3", "original_max_position_embeddings": 1e300})",
+       "'original_max_position_embeddings': expected a number from 0 to 2^30");
+  with(R"("other": )" + std::string(1000, '[') + std::string(1000, ']'), "JSON nested deeper than 100");
+}
 TEST_F(HfDirectory, NumbersThatCannotBe) {
   auto content = weights();
   std::vector<float> values(48, 1);
