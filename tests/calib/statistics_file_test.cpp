@@ -178,14 +178,22 @@ TEST(StatisticsFile, RoundTrip) {
   EXPECT_THROW(reader.probe(2, 2), std::invalid_argument);
 }
 
-TEST(StatisticsFile, RowsAsBf16) {
+TEST(StatisticsFile, RowsIn16Bits) {
   const test::TempDir dir;
   write_file(dir / "a.h5", header_of(), 1, DType::BF16);
   const StatisticsReader reader(dir / "a.h5");
   expect_equal(reader.layer(2).sums, layer_of(kShapes[0], 1).sums);
   const auto probe = reader.probe(2, 0), exact = probes_of(kShapes[0])[0];
   for (size_t i = 0; i < exact.q.size(); ++i) ASSERT_EQ(probe.q[i], bf16_to_float(float_to_bf16(exact.q[i])));
-  EXPECT_THROW(StatisticsWriter(dir / "b.h5", DType::F16), std::invalid_argument);
+  write_file(dir / "b.h5", header_of(), 1, DType::F16);
+  const auto half = StatisticsReader(dir / "b.h5").probe(2, 0);
+  std::vector<std::byte> bytes(exact.q.size() * 2);
+  std::vector<float> rounded(exact.q.size());
+  from_float(DType::F16, exact.q.data(), exact.q.size(), bytes.data());
+  to_float(DType::F16, bytes.data(), exact.q.size(), rounded.data());
+  EXPECT_EQ(half.q, rounded);
+  EXPECT_NE(half.q, probe.q);
+  EXPECT_THROW(StatisticsWriter(dir / "c.h5", DType::F64), std::invalid_argument);
 }
 
 TEST(StatisticsFile, ProbeIdsMayBeMissingButNotOfOtherLengths) {
