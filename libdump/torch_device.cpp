@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -90,11 +89,6 @@ void wait_for(at::Device device) {
 
 struct SideStream::State {
   State(at::Device device, Work work) : stream(stream_for(device, work)) {
-    if (work == Work::Finishing) {
-      c10::Event before(device.type());
-      before.record(c10::impl::VirtualGuardImpl(device.type()).getDefaultStream(device));
-      before.block(stream);
-    }
     guard.reset_stream(stream);
   }
   c10::Stream stream;

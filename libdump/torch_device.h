@@ -22,12 +22,11 @@ void* stream_of(at::Device device);
 // Waits for all that was launched from this thread.
 void wait_for(at::Device device);
 
-// While it lives, this thread launches on a stream of its own; the destructor waits for what it launched. The
-// CPU: nothing.
+// While it lives, this thread launches on a stream of its own; the destructor waits for what it launched. What
+// it reads must be there already (wait_for()): it waits for no other stream. The CPU: nothing.
 class SideStream {
  public:
-  // One stream for each, since freed memory is used again by the same stream only. Finishing begins when all is
-  // done that was launched on the device's first stream before.
+  // One stream for each, since freed memory is used again by the same stream only.
   enum class Work : uint8_t { Loading, Finishing };
   SideStream(at::Device device, Work work);
   ~SideStream();
