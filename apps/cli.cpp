@@ -68,6 +68,13 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
   }
 }
 
+void leave(int code) {
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+  _exit(code);
+}
+
 using Clock = std::chrono::steady_clock;
 
 struct Progress::State {

@@ -19,6 +19,10 @@ void add_common(CLI::App& app, Common& common, const std::string& examples);
 // 0 done, 1 found wanting, 2 the caller's fault, 3 the world's fault, 130 interrupted.
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
 
+// Ends a program that has LibTorch loaded: what is printed is written, and static destructors are not run.
+// LibTorch's have been seen to go on for ever after the last line of main().
+[[noreturn]] void leave(int code);
+
 // A bar with rate and time left on a terminal, a line a step elsewhere, nothing with -q. To stderr.
 class Progress {
  public:

@@ -335,5 +335,5 @@ int main(int argc, char** argv) {
       "  oscar-dump --model model.gguf --text corpus.jsonl --probes 4 --tokens 65536 -o stats.h5\n"
       "  oscar-dump --model Qwen3-8B/ --text calib.npy --probe held-out.npy --seq-len 4096 --dtype bfloat16 "
       "-o stats.h5");
-  return cli::run(app, argc, argv, [&] { return run(arguments); });
+  cli::leave(cli::run(app, argc, argv, [&] { return run(arguments); }));
 }

@@ -271,9 +271,9 @@ int main(int argc, char** argv) {
       "  oscar-verify stats.h5 --methods oscar-dc,awvq,nova --end-to-end --report report.html\n"
       "  oscar-verify stats.h5 --methods all --end-to-end --positions 2048: --json all.json\n"
       "  oscar-verify --compare a/k_rotation.pt b/k_rotation.pt\n");
-  return cli::run(app, argc, argv, [&] {
+  cli::leave(cli::run(app, argc, argv, [&] {
     if (!options.compare.empty()) return compare_files(options);
     if (options.rows.measure.statistics.empty()) throw invalid("stats.h5 is required (or --compare A B)");
     return verify_rows(options);
-  });
+  }));
 }
