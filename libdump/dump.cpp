@@ -231,7 +231,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
       step(index);
     });
     written();
-    writing = std::async(std::launch::async, [&, shape, sink, path = partial.part(layer)]() mutable {
+    writing = std::async(std::launch::async, [&, shape, sink, path = partial.part(layer)] {
       const c10::InferenceMode guard;
       const SideStream stream(device, SideStream::Work::Finishing);
       AtomicFile part(path);
