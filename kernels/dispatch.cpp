@@ -95,6 +95,12 @@ void add_rows(const float* rows, int64_t stride, const float* weights, int64_t n
   level().add_rows(rows, stride, weights, n, dim, sum);
 }
 
+void add_quadratic_gram(const QuadraticGram& p, double* gram, double* total) {
+  check(p.n >= 0, "add_quadratic_gram", "n must not be negative");
+  check(p.dim_k > 0 && p.dim_v > 0, "add_quadratic_gram", "dim_k and dim_v must be positive");
+  level().add_quadratic_gram(p, gram, total);
+}
+
 void nearest_codeword(const float* rows, int64_t stride, int64_t n, int g, const float* codebook, int count,
                       uint16_t* index, int64_t index_stride, float* distance) {
   check(n >= 0, "nearest_codeword", "n must not be negative");

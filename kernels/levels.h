@@ -10,6 +10,7 @@
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
 #include "kernels/int2.h"
+#include "kernels/quadratic_gram.h"
 #include "kernels/score_stats.h"
 
 namespace oscar {
@@ -23,6 +24,7 @@ struct KernelTable {
   void (*diagnose)(const DiagnoseProblem&, const DiagnoseResult&);
   void (*add_gram)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* out);
   void (*add_rows)(const float* rows, int64_t stride, const float* weights, int64_t n, int dim, double* sum);
+  void (*add_quadratic_gram)(const QuadraticGram&, double* gram, double* total);
   void (*int2_encode)(const int2::Rule&, const float* rows, int64_t n, uint8_t* codes, float* scale_zero);
   void (*int2_decode)(int dim, int groups, const uint8_t* codes, const float* scale_zero, int64_t n,
                       float* rows);

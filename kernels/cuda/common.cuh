@@ -54,6 +54,16 @@ OSCAR_DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
   return y;
 }
+OSCAR_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+}
+OSCAR_DEVICE float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // Unlike __byte_perm it keeps the selector's sign-replicating bit.
 OSCAR_DEVICE unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
   unsigned d;

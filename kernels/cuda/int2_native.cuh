@@ -10,6 +10,7 @@ struct NativePage {
   uint32_t base;  // shared memory
   int lane;
 
+  static constexpr bool kValueZeros = false;  // value_metadata() says minima, not -zeros
   static constexpr int kSide = int2::native_bytes(Shape::D, Shape::G), kBytes = 2 * kSide;
 
   // Channel of byte 4 t + j of operand b: first half fields 0 and 2 of a code byte, second half fields 1

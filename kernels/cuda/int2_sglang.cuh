@@ -24,6 +24,7 @@ struct SglangTile {
   static constexpr int D = Shape::D, G = Shape::G, kRow = D / 4, kPair = 2 * sizeof(Meta);
   static constexpr int kWords = D / 64;                           // of a key row that a lane reads
   static constexpr int kColumns = D / 32;                         // bytes of a value row that a lane reads
+  static constexpr bool kValueZeros = true;
   static constexpr int kHeadBytes = 64 * 2 * (kRow + G * kPair);  // of one head of 64 tokens, all four arrays
 
   uint32_t keys_at, values_at, key_meta, base = 0;  // of this lane and head, from `base`
@@ -164,13 +165,16 @@ struct SglangTile {
   }
   OSCAR_DEVICE void key_metadata(int h, float (&scale)[8], float (&low)[8]) const {
     metadata(0, h, scale, low);
+#pragma unroll
+    for (int r = 0; r < 8; ++r) low[r] *= scale[r];
   }
-  OSCAR_DEVICE void value_metadata(int h, float (&scale)[8], float (&low)[8]) const {
-    metadata(meta_bytes(run()), h, scale, low);
+  OSCAR_DEVICE void value_metadata(int h, float (&scale)[8], float (&zero)[8]) const {
+    metadata(meta_bytes(run()), h, scale, zero);
   }
 
  private:
-  OSCAR_DEVICE void metadata(int offset, int h, float (&scale)[8], float (&low)[8]) const {
+  // zero: what is added to a code, which is -zero of the row.
+  OSCAR_DEVICE void metadata(int offset, int h, float (&scale)[8], float (&zero)[8]) const {
     const int row = G * kPair * run(),
               within = key_meta + h * kPair;  // rows are a multiple of 16, or less than 16
     const uint32_t first = base + offset + (within ^ meta_xor);
@@ -180,11 +184,11 @@ struct SglangTile {
       if constexpr (sizeof(Meta) == 4) {
         const uint2 v = load_shared2(at);
         scale[r] = __uint_as_float(v.x);
-        low[r] = -scale[r] * __uint_as_float(v.y);
+        zero[r] = -__uint_as_float(v.y);
       } else {
         const unsigned v = load_shared(at);
         scale[r] = __uint_as_float(v << 16);
-        low[r] = -scale[r] * __uint_as_float(v & 0xffff0000u);
+        zero[r] = -__uint_as_float(v & 0xffff0000u);
       }
     }
   }

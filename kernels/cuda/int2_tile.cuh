@@ -12,6 +12,7 @@ namespace oscar::cuda {
 
 inline constexpr unsigned kField0 = 0x03030303u, kField1 = 0x0c0c0c0cu, kField2 = 0x30303030u,
                           kField3 = 0xc0c0c0c0u;
+inline constexpr float kLeastScale = 5.9604645e-8f;  // of values: what a scale of zero is read as
 inline constexpr int kWeightPitch =
     80;  // bytes a row of 64 weights, so that eight rows lie in different banks
 
@@ -145,58 +146,52 @@ OSCAR_DEVICE void attend_tile(const Layout& page, const Int2Query<Shape>& query,
       }
     }
   }
-  float p[NT][8], value_scale[8], value_low[8], largest, fixed, back[NT];
+  // Weights p s' are made of one power of two, relative to the largest of the tile, so that 16 bits of fixed
+  // point go as far as they can; p is a weight over s'.
+  float unit[NT];
 #pragma unroll
   for (int h = 0; h < G; ++h) {
-    page.value_metadata(h, value_scale, value_low);
-    if constexpr (kPartial) {
+    float scale[8], low[8], lift[8];
+    page.value_metadata(h, scale, low);
 #pragma unroll
-      for (int r = 0; r < 8; ++r) {
-        if (8 * g + r < first || 8 * g + r >= end) value_scale[r] = value_low[r] = 0.f;
-      }
+    for (int r = 0; r < 8; ++r) {
+      if (kPartial && (8 * g + r < first || 8 * g + r >= end)) scale[r] = 1.f, low[r] = 0.f;
+      scale[r] = fmaxf(scale[r], kLeastScale);
+      lift[r] = log2_approx(scale[r]);
+      scale[r] = reciprocal_approx(scale[r]);
+      if (!Layout::kValueZeros) low[r] *= scale[r];
     }
-    largest = value_scale[0];
-#pragma unroll
-    for (int r = 1; r < 8; ++r) largest = fmaxf(largest, value_scale[r]);
-    largest = fmaxf(max_over_g(largest), 1e-12f);
-    fixed = __fdividef(65500.f, largest);
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      // The reference of p is the tile's own maximum, so that 16 bits of fixed point suffice; e brings it to
-      // the state's.
-      if (h == 0) {
-        float factor = query.scale[n];
-        if constexpr (kPartial) {
-#pragma unroll
-          for (int r = 0; r < 8; ++r) {
-            x[n][r] *= factor;
-            if (softcap > 0.f) x[n][r] = capped(x[n][r] + query.shift[n], softcap);
-            if (8 * g + r < first || 8 * g + r >= end) x[n][r] = -INFINITY;
-          }
-          factor = 1.f;
-        }
-        float top = x[n][0];
-#pragma unroll
-        for (int r = 1; r < 8; ++r) top = fmaxf(top, x[n][r]);
-        top = max_over_g(top) * factor;
-        state.make_room(n, top);
-        back[n] = exp2_approx(top - state.m[n]);
-        float mass = 0.f;
+      if (kPartial && h == 0) {
 #pragma unroll
         for (int r = 0; r < 8; ++r) {
-          p[n][r] = exp2_approx(fmaf(x[n][r], factor, -top));
-          mass += p[n][r];
+          x[n][r] *= query.scale[n];
+          if (softcap > 0.f) x[n][r] = capped(x[n][r] + query.shift[n], softcap);
+          if (8 * g + r < first || 8 * g + r >= end) x[n][r] = -INFINITY;
         }
-        state.l[n] = fmaf(back[n], mass, state.l[n]);
       }
-      float minimum = 0.f;
+      float lifted[8], top = -INFINITY;
+#pragma unroll
+      for (int r = 0; r < 8; ++r) {
+        lifted[r] = kPartial ? x[n][r] + lift[r] : fmaf(x[n][r], query.scale[n], lift[r]);
+        top = fmaxf(top, lifted[r]);
+      }
+      top = max_over_g(top);
+      if (h == 0) state.make_room(n, top);
+      const float back = exp2_approx(top - state.m[n]);
+      float mass = 0.f, minimum = 0.f;
       unsigned w[8];
 #pragma unroll
       for (int r = 0; r < 8; ++r) {
-        minimum = fmaf(p[n][r], value_low[r], minimum);
-        w[r] = __float_as_uint(fmaf(p[n][r], value_scale[r] * fixed, 8388608.f));
+        const float weight = exp2_approx(lifted[r] - top);
+        mass = fmaf(weight, scale[r], mass);
+        minimum = fmaf(weight, low[r], minimum);
+        w[r] = __float_as_uint(fmaf(weight, 65500.f, 8388608.f));
       }
-      state.low[n][h] = fmaf(back[n], minimum, state.low[n][h]);
+      if (h == 0) state.l[n] = fmaf(back, mass, state.l[n]);
+      state.low[n][h] = fmaf(back, minimum, state.low[n][h]);
+      unit[n] = back * (1.f / 65500.f);
       const unsigned a0 = __byte_perm(w[0], w[1], 0x5140), a1 = __byte_perm(w[2], w[3], 0x5140),
                      a2 = __byte_perm(w[4], w[5], 0x5140), a3 = __byte_perm(w[6], w[7], 0x5140);
       const uint32_t row = weights + (8 * n + 2 * t) * kWeightPitch + 8 * g;
@@ -208,7 +203,6 @@ OSCAR_DEVICE void attend_tile(const Layout& page, const Int2Query<Shape>& query,
 #pragma unroll
     for (int n = 0; n < NT; ++n) b[n] = load_shared4(weights + (8 * n + g) * kWeightPitch + 16 * t);
     if constexpr (G > 1) __syncwarp();
-    const float scale = largest * (1.f / 65500.f);
     page.template values<Shape>(
         h, [&](int tile, unsigned first_mask, unsigned second_mask, const uint4& codes) {
 #pragma unroll
@@ -218,9 +212,8 @@ OSCAR_DEVICE void attend_tile(const Layout& page, const Int2Query<Shape>& query,
                        codes.y & second_mask, b[n].x, b[n].y);
             product_uu(c, codes.z & first_mask, codes.z & second_mask, codes.w & first_mask,
                        codes.w & second_mask, b[n].z, b[n].w);
-            const float f = back[n] * scale;
-            state.o[n][tile][0] = fmaf(static_cast<float>(c[0] * 256 + c[1]), f, state.o[n][tile][0]);
-            state.o[n][tile][1] = fmaf(static_cast<float>(c[2] * 256 + c[3]), f, state.o[n][tile][1]);
+            state.o[n][tile][0] = fmaf(static_cast<float>(c[0] * 256 + c[1]), unit[n], state.o[n][tile][0]);
+            state.o[n][tile][1] = fmaf(static_cast<float>(c[2] * 256 + c[3]), unit[n], state.o[n][tile][1]);
           }
         });
   }

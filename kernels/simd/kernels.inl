@@ -10,6 +10,7 @@
 #include "kernels/simd/diagnose.inl"
 #include "kernels/simd/gram.inl"
 #include "kernels/simd/int2.inl"
+#include "kernels/simd/quadratic_gram.inl"
 //
 #include "kernels/simd/quads.inl"
 //
@@ -37,8 +38,8 @@ namespace {
 
 constexpr KernelTable kernel_table(std::string_view name, bool (*supported)()) {
   return {name,       supported, causal_attention, cached_attention, score_stats,      diagnose,
-          add_gram,   add_rows,  int2_encode,      int2_decode,      nearest_codeword, decode_scratch_bytes,
-          decode_part};
+          add_gram,   add_rows,  add_quadratic_gram, int2_encode,    int2_decode,      nearest_codeword,
+          decode_scratch_bytes,  decode_part};
 }
 
 }  // namespace

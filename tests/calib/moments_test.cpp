@@ -66,8 +66,8 @@ TEST(Moments, ProxyAgainstDouble) {
       expected += c * v * v.transpose();
       weight += c;
     }
-    EXPECT_LT(error(sums.matrix(Sum::vv_proxy, h), expected), 1e-6);
-    EXPECT_NEAR(sums.scalar(Sum::proxy_weight, h) / weight, 1, 1e-6);
+    EXPECT_LT(error(sums.matrix(Sum::vv_proxy, h), expected), 1e-14);
+    EXPECT_NEAR(sums.scalar(Sum::proxy_weight, h) / weight, 1, 1e-14);
   }
 }
 

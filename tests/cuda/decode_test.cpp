@@ -151,7 +151,6 @@ TEST(Decode, LongWorkForFewBlocks) {
     const Decoded spread = run(one, one.inputs(), device);
     EXPECT_LT(error_against_reference(spread, f, one.batch(), one.inputs()), kBound) << "dim " << dim;
     for (const int blocks : {2, 3, 8}) {
-      // What 16-bit queries lose is the same for any cut.
       EXPECT_LT(distance(run(one, one.inputs(), device, {.blocks = blocks}), spread), 5e-5)
           << "dim " << dim << ", " << blocks << " blocks";
       EXPECT_LT(error_of(many, in, device, {.blocks = blocks}), kBound)

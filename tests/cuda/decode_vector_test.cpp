@@ -126,6 +126,24 @@ TEST(DecodeVector, ManyPagesOfOneWarp) {
   }
 }
 
+// Nothing averages out what rounding loses, as shorter sequences beside it would.
+TEST(DecodeVector, ALongSequenceByItself) {
+  OSCAR_NEEDS_DEVICE(device);
+  Worst worst;
+  for (const int dim : {64, 128}) {
+    for (const auto& [k, v] : std::initializer_list<std::pair<SideFormat, SideFormat>>{
+             {{vector4x8}, {vector4x8}},
+             {{vector4x8, 1, true}, {vector4x8, 1, true}},
+             {{vector8x8, 1, true}, {vector8x8, 1, true}},
+             {{int2}, {vector8x8}},
+             {{vector4x8}, {int2}}}) {
+      const CacheFormat f = format_of(dim, 2, 4, k, v);
+      const VectorCache c = VectorCacheMaker(f, dim).sequence(0, 12000).make(false);
+      worst.check(error_of(c, c.inputs(), device), name(f));
+    }
+  }
+}
+
 TEST(DecodeVector, QueriesInFloat) {
   OSCAR_NEEDS_DEVICE(device);
   Worst worst;

@@ -68,5 +68,71 @@ TEST(Gram, RowsAddUp) {
   });
 }
 
+// Halves of rows of small integers: every product and sum is exact, on any block.
+TEST(QuadraticGram, SmallIntegersAreExact) {
+  for (const auto& [dim_k, dim_v] : {std::pair{1, 3}, {8, 8}, {31, 12}, {64, 96}, {80, 128}, {128, 64}, {256, 256}}) {
+    for (const int64_t n : {0, 1, 95, 96, 97, 200}) {
+      const int64_t k_stride = dim_k + 3, v_stride = dim_v + 5;
+      std::vector<float> k(n * k_stride + 1), v(n * v_stride + 1);
+      std::vector<double> form(dim_k * dim_k);
+      for (size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>(static_cast<int>(i * 31 % 7) - 3) / 2;
+      for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(static_cast<int>(i * 29 % 5) - 2);
+      for (int i = 0; i < dim_k; ++i) {
+        for (int j = 0; j < dim_k; ++j) form[i * dim_k + j] = i == j ? dim_k + 3 : (i + j) % 3 - 1;
+      }
+      const QuadraticGram problem{n, dim_k, dim_v, k.data(), k_stride, v.data(), v_stride, form.data()};
+      std::vector<double> expected(dim_v * dim_v, 2.0);
+      double weight = 1;
+      add_quadratic_gram_reference(problem, expected.data(), &weight);
+      each_level([&](const KernelTable& level) {
+        std::vector<double> out(dim_v * dim_v, 2.0);
+        double total = 1;
+        level.add_quadratic_gram(problem, out.data(), &total);
+        EXPECT_EQ(out, expected) << "dims " << dim_k << " " << dim_v << " n " << n;
+        EXPECT_EQ(total, weight);
+      });
+    }
+  }
+}
+
+TEST(QuadraticGram, ToTheRoundingOfDoubles) {
+  const int64_t n = 700;
+  const int dim_k = 96, dim_v = 80;
+  const auto k = normal(n * dim_k, 7), v = normal(n * dim_v, 8), factor = normal(dim_k * 10, 9);
+  std::vector<double> form(dim_k * dim_k);  // of rank 10
+  for (int i = 0; i < dim_k; ++i) {
+    for (int j = 0; j < dim_k; ++j) {
+      for (int r = 0; r < 10; ++r) form[i * dim_k + j] += double(factor[i * 10 + r]) * factor[j * 10 + r];
+    }
+  }
+  const QuadraticGram problem{n, dim_k, dim_v, k.data(), dim_k, v.data(), dim_v, form.data()};
+  std::vector<double> expected(dim_v * dim_v);
+  double weight = 0;
+  add_quadratic_gram_reference(problem, expected.data(), &weight);
+  each_level([&](const KernelTable& level) {
+    std::vector<double> out(dim_v * dim_v);
+    double total = 0;
+    level.add_quadratic_gram(problem, out.data(), &total);
+    EXPECT_LE(relative_error(out, expected), 1e-14);
+    EXPECT_NEAR(total / weight, 1, 1e-14);
+    for (int i = 0; i < dim_v; ++i) {
+      for (int j = 0; j < dim_v; ++j) EXPECT_EQ(out[i * dim_v + j], out[j * dim_v + i]);
+    }
+  });
+}
+
+// A form that is negative counts nothing.
+TEST(QuadraticGram, NegativeWeightsAreRounding) {
+  const std::vector<float> rows{1, 2, 3, 4};
+  const double form = -1;
+  const QuadraticGram problem{4, 1, 1, rows.data(), 1, rows.data(), 1, &form};
+  each_level([&](const KernelTable& level) {
+    double out = 0, total = 0;
+    level.add_quadratic_gram(problem, &out, &total);
+    EXPECT_EQ(out, 0);
+    EXPECT_EQ(total, 0);
+  });
+}
+
 }  // namespace
 }  // namespace oscar::test
