@@ -1,6 +1,7 @@
 // Decode over vector codes on a GPU, with the plan that the library makes; see docs/performance.md.
 //
 //   bench_decode_vector [part of a row's name]
+//   bench_decode_vector --pages FILE...     codes of real rows, of bench_fitted_pages, beside random ones
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "kernels/device.h"
 #include "kernels/vector_pages.h"
 #include "tests/bench/device_timing.h"
+#include "tests/bench/fitted_pages.h"
 
 namespace oscar::bench {
 namespace {
@@ -45,8 +47,12 @@ void fill(const CacheFormat& f) {
   check(cudaDeviceSynchronize(), "fill");
 }
 
+struct Books {
+  CodebookView k, v;
+};
+
 void row(const std::string& name, const CacheFormat& f, int sequences, int length, bool steady,
-         const char* only) {
+         const char* only, const Books* books = nullptr) {
   if (only && name.find(only) == std::string::npos) return;
   std::mt19937 random(1);
   const int64_t pages = int64_t{sequences} * ((length + 63) / 64), bytes = pages * page_bytes(f);
@@ -66,8 +72,8 @@ void row(const std::string& name, const CacheFormat& f, int sequences, int lengt
   in.q_type = FloatType::f32;
   in.scale = 1 / std::sqrt(static_cast<float>(f.dim));
   in.pages = g_pool;
-  in.k_book = book(f, random);
-  in.v_book = book(f, random);
+  in.k_book = books ? books->k : book(f, random);
+  in.v_book = books ? books->v : book(f, random);
   const DecodeBatch batch{sequences, nullptr, end.data(), starts.data()};
   const cuda::DecodePlan limits = cuda::decode_plan_limits(f, sequences, g_device);
   std::vector<uint8_t> memory(static_cast<size_t>(limits.bytes));
@@ -100,21 +106,46 @@ void row(const std::string& name, const CacheFormat& f, int sequences, int lengt
       name.c_str(), plain.burst, plain.steady, overlapped.burst, ceiling.burst,
       100 * ceiling.burst / plain.burst, plan.blocks, plan.partials);
   std::fflush(stdout);
-  for (const void* p : {static_cast<const void*>(tables), in.q, static_cast<const void*>(in.k_book.words),
-                        static_cast<const void*>(in.k_book.scales), static_cast<const void*>(in.v_book.words),
-                        static_cast<const void*>(in.v_book.scales), static_cast<const void*>(plan_memory),
+  for (const void* p : {static_cast<const void*>(tables), in.q, static_cast<const void*>(plan_memory),
                         static_cast<const void*>(workspace), static_cast<const void*>(o)}) {
     cudaFree(const_cast<void*>(p));
   }
+  if (books) return;
+  for (const CodebookView& b : {in.k_book, in.v_book}) {
+    cudaFree(const_cast<int8_t*>(b.words));
+    cudaFree(const_cast<float*>(b.scales));
+  }
 }
 
-int run(const char* only) {
+void begin() {
   must(cuda::device_info(0, &g_device));
   void* pool;
   must(cuda::allocate(kPool + (64 << 20), &pool));
   g_pool = static_cast<uint8_t*>(pool);
   std::printf("%s, compute capability %d.%d, %d multiprocessors\n", g_device.name, g_device.major,
               g_device.minor, g_device.multiprocessors);
+}
+
+// The pages again and again through the pool; then random ones of the same format.
+int run_fitted(const char* path) {
+  const FittedPages fitted = read_fitted_pages(path);
+  const CacheFormat f = fitted.format(4);
+  const std::string name = std::to_string(fitted.size) + "x8, D " + std::to_string(fitted.dim);
+  const Books books{{on_device(fitted.words[0]), on_device(fitted.scales[0])},
+                    {on_device(fitted.words[1]), on_device(fitted.scales[1])}};
+  for (size_t at = 0; at + fitted.bytes.size() <= kPool; at += fitted.bytes.size()) {
+    check(cudaMemcpy(g_pool + at, fitted.bytes.data(), fitted.bytes.size(), cudaMemcpyHostToDevice), "pages");
+  }
+  for (const bool random : {false, true}) {
+    if (random) fill(f);
+    const std::string of = name + (random ? ", random" : ", fitted");
+    row("32x32k " + of, f, 32, 32768, false, nullptr, random ? nullptr : &books);
+    row("1x128k " + of, f, 1, 131072, false, nullptr, random ? nullptr : &books);
+  }
+  return 0;
+}
+
+int run(const char* only) {
   using enum CodeKind;
   const auto shapes = [&](const std::string& name, const CacheFormat& f, bool all) {
     fill(f);
@@ -144,5 +175,8 @@ int run(const char* only) {
 }  // namespace oscar::bench
 
 int main(int argc, char** argv) {
-  return oscar::bench::run(argc > 1 ? argv[1] : nullptr);
+  oscar::bench::begin();
+  if (argc < 3 || std::strcmp(argv[1], "--pages") != 0)
+    return oscar::bench::run(argc > 1 ? argv[1] : nullptr);
+  for (int i = 2; i < argc; ++i) oscar::bench::run_fitted(argv[i]);
 }
