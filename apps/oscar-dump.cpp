@@ -203,6 +203,7 @@ nlohmann::ordered_json summary(const std::string& output, const DumpOptions& opt
   if (result.perplexity) j["perplexity"] = *result.perplexity;
   j["seconds"] = seconds;
   j["seconds_for_weights"] = result.waited;
+  if (plan.device) j["seconds_of_gpu"] = {{"busy", result.gpu_busy}, {"idle", result.gpu_idle}};
   return j;
 }
 
@@ -286,6 +287,8 @@ int run(Arguments& a) {
             "conversations: {}, in the chat format {} ({})", input.conversations, input.chat_format,
             a.chat_format.empty() ? "recognised from the checkpoint's chat template" : "--chat-format"));
   for (const auto& text : model->config().notes) cli::note(a.common.quiet, "note: " + text);
+  if (const std::string missing = device.is_cpu() ? "" : kernels_missing(device); !missing.empty())
+    cli::note(a.common.quiet, "note: LibTorch's operations take the place of our kernels, which is slower: " + missing);
   if (sequences.repeated > 0) {
     cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text "
                                           "has too: figures on these probes flatter the fit",
@@ -313,8 +316,11 @@ int run(Arguments& a) {
   cli::note(
       a.common.quiet,
       fmt::format(
-          "{:.1f} tokens/s over {:.1f} s ({:.1f} s waiting for weights), {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
+          "{:.1f} tokens/s over {:.1f} s ({:.1f} s waiting for weights{}), {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
           double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, result.waited,
+          plan.device ? fmt::format("; in the forward the GPU was busy for {:.2f} s and idle for {:.2f} s", result.gpu_busy,
+                                    result.gpu_idle)
+                      : "",
           cli::human_bytes(double(peak_memory())), output,
           cli::human_bytes(double(std::filesystem::file_size(output))),
           worker.shard.whole() ? "" : "when all workers are done, ", all_shards(a.output, worker.shard)));

@@ -15,7 +15,8 @@ struct DeviceInfo {
   int64_t memory = 0;  // bytes
 };
 
-// Refuses by name: no CUDA in this build, no driver, no such device, one older than compute capability 8.0.
+// Refuses by name: no CUDA in this build, no driver, no such device, one older than compute capability 8.0, one
+// for which this build has no machine code.
 Status device_info(int device, DeviceInfo* info);
 Status set_device(int device);  // of the calling thread
 

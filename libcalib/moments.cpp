@@ -5,6 +5,7 @@
 
 #include "formats/error.h"
 #include "kernels/gram.h"
+#include "kernels/quadratic_gram.h"
 
 namespace oscar {
 namespace {
@@ -110,34 +111,21 @@ void LayerSums::add_rows(const float* q, const float* k, const float* v, const f
 }
 
 void LayerSums::add_proxy(const std::vector<Matrix>& sigma_q, const float* k, const float* v, int64_t n) {
-  using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  constexpr int64_t kBlock = 256;  // rows whose product stays in cache
-  const int dk = shape_.dim_k, dv = shape_.dim_v;
-  const int64_t k_stride = int64_t{shape_.kv_heads} * dk, v_stride = int64_t{shape_.kv_heads} * dv;
   if (sigma_q.size() != static_cast<size_t>(shape_.kv_heads)) {
     throw invalid("sums: layer {}: add_proxy needs one Sigma_Q for each of {} KV heads, got {}", shape_.layer,
                   shape_.kv_heads, sigma_q.size());
   }
-  std::vector<float> weight(static_cast<size_t>(std::min(n, kBlock)));
-  Rows keys, product;
+  QuadraticGram problem;
+  problem.n = n;
+  problem.dim_k = shape_.dim_k;
+  problem.dim_v = shape_.dim_v;
+  problem.k_stride = int64_t{shape_.kv_heads} * shape_.dim_k;
+  problem.v_stride = int64_t{shape_.kv_heads} * shape_.dim_v;
   for (int h = 0; h < shape_.kv_heads; ++h) {
-    const Rows sigma = sigma_q[static_cast<size_t>(h)].cast<float>();
-    for (int64_t first = 0; first < n; first += kBlock) {
-      const int64_t count = std::min(kBlock, n - first);
-      keys = Eigen::Map<const Rows, 0, Eigen::OuterStride<>>(k + first * k_stride + int64_t{h} * dk, count,
-                                                             dk, Eigen::OuterStride<>(k_stride));
-      product.noalias() = keys * sigma;
-      double total = 0;
-      for (int64_t t = 0; t < count; ++t) {
-        // Sigma_Q is positive semidefinite: a negative value is rounding.
-        const float c = std::max(0.0f, product.row(t).dot(keys.row(t)));
-        weight[static_cast<size_t>(t)] = c;
-        total += c;
-      }
-      scalar(Sum::proxy_weight, h) += total;
-      add_gram(v + first * v_stride + int64_t{h} * dv, v_stride, weight.data(), count, dv,
-               matrix(Sum::vv_proxy, h).data());
-    }
+    problem.k = k + int64_t{h} * shape_.dim_k;
+    problem.v = v + int64_t{h} * shape_.dim_v;
+    problem.form = sigma_q[static_cast<size_t>(h)].data();
+    add_quadratic_gram(problem, matrix(Sum::vv_proxy, h).data(), &scalar(Sum::proxy_weight, h));
   }
 }
 

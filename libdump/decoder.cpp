@@ -16,7 +16,6 @@
 #include "formats/atomic_write.h"
 #include "formats/error.h"
 #include "formats/npy.h"
-#include "libdump/torch_device.h"
 
 namespace oscar {
 
@@ -45,7 +44,10 @@ Threading threading_of(const DecoderOptions& o, int64_t sequences_of_run) {
 }
 
 Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, DecoderOptions options)
-    : model_(model), options_(std::move(options)), sequences_(std::move(sequences)) {
+    : model_(model),
+      options_(std::move(options)),
+      sequences_(std::move(sequences)),
+      gpu_time_(model.device()) {
   options_.frugal ? return_freed_memory() : keep_freed_memory();
   // The thread that writes a layer takes memory that the last one had; arenas of their own forget it.
   if (!model.device().is_cpu()) mallopt(M_ARENA_MAX, 1);
@@ -54,7 +56,9 @@ Decoder::Decoder(Model& model, std::vector<std::vector<int32_t>> sequences, Deco
   model.reserve_positions(longest);
   const c10::InferenceMode guard;
   if (!model.device().is_cpu()) {
+    gpu_time_.begin();
     for (const auto& ids : sequences_) hidden_.push_back(model.embed(ids));
+    gpu_time_.end();
     return;
   }
   std::vector<int64_t> sizes;
@@ -116,8 +120,10 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
       try {
         const auto at = static_cast<size_t>(i);
         at::Tensor hidden = hidden_[at];
+        gpu_time_.begin();
         layer.forward(hidden, take, replace);
         if (!hidden.is_same(hidden_[at])) hidden_[at].copy_(hidden);
+        gpu_time_.end();
         if (states_) states_->put_away(at);
       } catch (...) {
         const std::lock_guard lock(failed);
@@ -134,6 +140,7 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
   }
   if (error) std::rethrow_exception(error);
   wait_for(model_.device());  // with the weights goes their memory
+  gpu_time_.settle();
   ++layer_;
   current_.reset();
 }

@@ -7,6 +7,7 @@
 
 #include "libdump/models/model.h"
 #include "libdump/spill.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 
@@ -46,6 +47,7 @@ class Decoder {
   const DecoderLayer&
   weights();  // of the layer that run_layer() will run; read now if they are not there yet
   double waited() const { return waited_; }  // seconds for weights, while nothing computed
+  const GpuTime& gpu_time() const { return gpu_time_; }  // from the embedding on; sinks' kernels count as work
 
   const std::vector<at::Tensor>& hidden() const { return hidden_; }  // where the model is
   // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of
@@ -63,6 +65,7 @@ class Decoder {
   std::vector<at::Tensor> hidden_;  // (T, hidden) of each sequence
   int layer_ = 0;
   double waited_ = 0;
+  GpuTime gpu_time_;
   std::unique_ptr<DecoderLayer> current_;
   std::future<std::unique_ptr<DecoderLayer>> next_;
 };

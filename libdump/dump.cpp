@@ -31,27 +31,30 @@ std::string sum_names() {
 
 std::map<std::string, std::string> fingerprint(const Provenance& p, const DumpOptions& o,
                                                const std::vector<std::vector<int32_t>>& probes,
-                                               int inner_threads) {
-  return {{"schema", "oscar-stats/1"},
-          {"tool_version", p.tool_version},
-          {"model_digest", p.model_digest},
-          {"tokenizer_digest", p.tokenizer_digest},
-          {"text_digest", p.text_digest},
-          {"probe_digest", digest(probes)},
-          {"dtype", name(o.precision)},
-          {"device", p.device},
-          {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
-          {"scores", o.scores ? "true" : "false"},
-          {"sums", sum_names()},
-          {"score_queries", fmt::format("{}", o.score_queries)},
-          {"seed", fmt::format("{}", o.seed)},
-          {"rows", fmt::format("{}", o.rows)},
-          {"proxy", o.proxy ? "true" : "false"},
-          {"shard", o.shard.text()},
-          {"save_qkv", o.save_qkv.string()},
-          {"deterministic", o.deterministic ? "true" : "false"},
-          {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)},
-          {"threads of a product", fmt::format("{}", inner_threads)}};
+                                               int inner_threads, at::Device device) {
+  std::map<std::string, std::string> all = {
+      {"schema", "oscar-stats/1"},
+      {"tool_version", p.tool_version},
+      {"model_digest", p.model_digest},
+      {"tokenizer_digest", p.tokenizer_digest},
+      {"text_digest", p.text_digest},
+      {"probe_digest", digest(probes)},
+      {"dtype", name(o.precision)},
+      {"device", p.device},
+      {"windows", fmt::format("{}/{}", o.windows.sink, o.windows.recent)},
+      {"scores", o.scores ? "true" : "false"},
+      {"sums", sum_names()},
+      {"score_queries", fmt::format("{}", o.score_queries)},
+      {"seed", fmt::format("{}", o.seed)},
+      {"rows", fmt::format("{}", o.rows)},
+      {"proxy", o.proxy ? "true" : "false"},
+      {"shard", o.shard.text()},
+      {"save_qkv", o.save_qkv.string()},
+      {"deterministic", o.deterministic ? "true" : "false"},
+      {"threads", o.deterministic ? "any" : fmt::format("{}", o.threads)},
+      {"threads of a product", fmt::format("{}", inner_threads)}};
+  if (!device.is_cpu()) all["kernels"] = has_kernels(device) ? "this build's" : "LibTorch's";
+  return all;
 }
 
 const LayerShape* shape_of(const ModelConfig& config, int layer) {
@@ -174,7 +177,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
 
   if (options.memory > 0) header.memory_plan = memory.text();
 
-  PartialRun partial(output, fingerprint(provenance, options, set.probes, inner), options.resume,
+  PartialRun partial(output, fingerprint(provenance, options, set.probes, inner, device), options.resume,
                      options.restart);
   if (options.restart && !raw_folder.empty()) std::filesystem::remove_all(raw_folder);
   std::vector<std::vector<int32_t>> sequences = share.calibration;
@@ -261,6 +264,8 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   }
   written();
   result.waited = decoder.waited();
+  result.gpu_busy = decoder.gpu_time().busy();
+  result.gpu_idle = decoder.gpu_time().idle();
   if (options.perplexity)
     result.perplexity =
         perplexity(model, decoder.hidden(), sequences, set.probes.empty() ? 0 : set.calibration.size());

@@ -132,10 +132,12 @@ DevicePlan plan_device(const Model& model, const SequenceSet& run, const DumpOpt
     int64_t sums = 0;
     for (const SumInfo& info : sum_table()) sums += LayerSums(s).size_per_head(info.sum) * s.kv_heads * 8;
     if (options.proxy) plan.rows = std::max(plan.rows, 2 * share.tokens() * kv * element);
+    // The second pass: k and v of a sequence in double, and a product of each.
+    const int64_t second = options.proxy ? longest * kv * 2 * 8 : 0;
     // Scores: a block of them for LibTorch's operations, or partial sums of the kernels.
     const int64_t scores = options.scores ? (int64_t{1} << 26) * 4 * 8 + longest * s.q_heads * s.dim_v * 12 : 0;
     plan.working =
-        std::max(plan.working, activations(config, s, longest, options.scores) + 10 * sums + scores);
+        std::max(plan.working, activations(config, s, longest, options.scores) + 10 * sums + scores + second);
   }
   if (plan.peak() > plan.free)
     throw invalid("{}: {}: run fewer --tokens at a time (whole runs of other text merge in oscar-fit), deal them "

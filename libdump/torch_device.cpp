@@ -2,12 +2,16 @@
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "formats/error.h"
 #include "kernels/device.h"
@@ -64,15 +68,19 @@ int64_t free_memory(at::Device device) {
   return static_cast<int64_t>(at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
 }
 
-bool has_kernels(at::Device device) {
-  if (!device.is_cuda()) return false;
+const std::string& kernels_missing(at::Device device) {
   static std::mutex mutex;
-  static std::map<int, bool> known;  // the question takes the driver a millisecond
+  static std::map<int, std::string> known;  // the question takes the driver a millisecond
   const std::lock_guard lock(mutex);
   const auto [found, asked] = known.try_emplace(device.index());
   cuda::DeviceInfo info;
-  if (asked) found->second = cuda::device_info(device.index(), &info).ok();
+  if (!asked) return found->second;
+  if (const Status status = cuda::device_info(device.index(), &info); !status.ok()) found->second = status.what;
   return found->second;
+}
+
+bool has_kernels(at::Device device) {
+  return device.is_cuda() && kernels_missing(device).empty();
 }
 
 void* stream_of(at::Device device) {
@@ -100,6 +108,38 @@ SideStream::SideStream(at::Device device, Work work)
 
 SideStream::~SideStream() {
   if (state_) c10::impl::VirtualGuardImpl(state_->stream.device_type()).synchronizeStream(state_->stream);
+}
+
+struct GpuTime::State {
+  explicit State(at::Device on) : device(on) {}
+  c10::Event mark() const {
+    c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // with a time
+    event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    return event;
+  }
+  at::Device device;
+  std::vector<std::pair<c10::Event, std::optional<c10::Event>>> marks;
+  std::optional<c10::Event> last;  // end of what was settled
+};
+
+GpuTime::GpuTime(at::Device device) : state_(device.is_cpu() ? nullptr : std::make_unique<State>(device)) {}
+GpuTime::~GpuTime() = default;
+
+void GpuTime::begin() {
+  if (state_) state_->marks.emplace_back(state_->mark(), std::nullopt);
+}
+void GpuTime::end() {
+  if (state_) state_->marks.back().second.emplace(state_->mark());
+}
+
+void GpuTime::settle() {
+  if (!state_) return;
+  for (auto& [begin, end] : state_->marks) {
+    if (state_->last) idle_ += state_->last->elapsedTime(begin) / 1000;
+    busy_ += begin.elapsedTime(end.value()) / 1000;
+    state_->last = std::move(end);
+  }
+  state_->marks.clear();
 }
 
 at::Tensor to_device(const at::Tensor& tensor, at::Device device) {

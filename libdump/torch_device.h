@@ -15,8 +15,10 @@ at::Device torch_device(const std::string& text);
 
 // Bytes that are free on a GPU now.
 int64_t free_memory(at::Device device);
-// Whether the kernels of this build (kernels/*_device.h) run there; where not, LibTorch does what they do.
-bool has_kernels(at::Device device);
+// Why the kernels of this build (kernels/*_device.h) do not run on a GPU, so that LibTorch does what they do; ""
+// where they run.
+const std::string& kernels_missing(at::Device device);
+bool has_kernels(at::Device device);  // of the CPU: none of those
 // What LibTorch launches on from this thread, for kernels/*_device.h. Makes the device the thread's own.
 void* stream_of(at::Device device);
 // Waits for all that was launched from this thread.
@@ -36,6 +38,24 @@ class SideStream {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// How long a GPU worked on what this thread launched, and how long it had none of that to do in between, by events
+// on its stream. What one begin() and end() enclose counts as work from its first kernel to its last. The CPU: 0.
+class GpuTime {
+ public:
+  explicit GpuTime(at::Device device);
+  ~GpuTime();
+  void begin();
+  void end();
+  void settle();  // adds up what has been enclosed; wait_for() came before
+  double busy() const { return busy_; }  // seconds
+  double idle() const { return idle_; }
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  double busy_ = 0, idle_ = 0;
 };
 
 // The tensor on `device`; from the CPU through page-locked memory, without waiting. Itself when it is there.

@@ -1,13 +1,32 @@
 #include "kernels/device.h"
 
+#include <thread>
+
 #include "kernels/cuda/status.cuh"
 
 namespace oscar::cuda {
+namespace {
+
+// Compiled for the architectures of all kernels.
+__global__ void any_kernel() {}
+
+// On a thread of its own: to set the caller's device back would make a context on a device nobody asked for.
+cudaError_t find_kernel(int device) {
+  cudaError_t error = cudaSuccess;
+  std::thread([&] {
+    error = cudaSetDevice(device);
+    cudaFuncAttributes found;
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&found, any_kernel);
+  }).join();
+  return error;
+}
+
+}  // namespace
 
 Status device_info(int device, DeviceInfo* info) {
   int count = 0;
   if (Status s = status_of(cudaGetDeviceCount(&count), "looking for CUDA devices"); !s.ok()) return s;
-  static thread_local char buffer[256];
+  static thread_local char buffer[512];
   if (device < 0 || device >= count) {
     std::snprintf(buffer, sizeof buffer, "no CUDA device %d: this machine has %d, numbered from 0", device,
                   count);
@@ -22,6 +41,17 @@ Status device_info(int device, DeviceInfo* info) {
                   properties.name, properties.major, properties.minor);
     return {buffer};
   }
+  const cudaError_t code = find_kernel(device);
+  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction ||
+      code == cudaErrorInvalidKernelImage || code == cudaErrorUnsupportedPtxVersion) {
+    std::snprintf(buffer, sizeof buffer,
+                  "%s has compute capability %d.%d, for which this build has no machine code (%s): configure with "
+                  "-DCMAKE_CUDA_ARCHITECTURES=%d%d%s",
+                  properties.name, properties.major, properties.minor, cudaGetErrorString(code), properties.major,
+                  properties.minor, properties.major >= 9 ? "a" : "");
+    return {buffer};
+  }
+  if (Status s = status_of(code, "loading the kernels"); !s.ok()) return s;
   std::snprintf(info->name, sizeof info->name, "%s", properties.name);
   info->major = properties.major;
   info->minor = properties.minor;

@@ -139,7 +139,7 @@ void DeviceSink::add_second_pass(LayerSums& sums) {
   const LayerShape& s = shape();
   at::Tensor sigma = at::empty({s.kv_heads, s.dim_k, s.dim_k}, at::kDouble);
   std::ranges::copy(sums.values(Sum::qq), sigma.mutable_data_ptr<double>());
-  sigma = to_device((sigma / (static_cast<double>(sums.tokens) * s.group())).to(at::kFloat), options().device);
+  sigma = to_device(sigma.div_(static_cast<double>(sums.tokens) * s.group()), options().device);
   at::Tensor total;
   for (const Kept& kept : kept_) {
     const at::Tensor one = proxy_sums(s, kept.k, kept.v, sigma);

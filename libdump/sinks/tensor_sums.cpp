@@ -148,10 +148,22 @@ TensorSums tensor_sums(const TensorSumsInput& in) {
 
 at::Tensor proxy_sums(const LayerShape& shape, const at::Tensor& k, const at::Tensor& v,
                       const at::Tensor& sigma_q) {
-  const at::Tensor keys = by_head(k, shape.kv_heads);
+  // By blocks of rows, since a product with one output a head occupies a corner of a GPU.
+  constexpr int64_t kBlock = 256;
+  const int64_t heads = shape.kv_heads, tokens = k.size(0), blocks = (tokens + kBlock - 1) / kBlock;
+  const auto padded = [&](const at::Tensor& rows) {  // (Hkv, blocks * kBlock, D)
+    at::Tensor all = at::empty({heads, blocks * kBlock, rows.size(2)}, rows.options().dtype(at::kDouble));
+    all.narrow(1, 0, tokens).copy_(rows.permute({1, 0, 2}));
+    all.narrow(1, tokens, blocks * kBlock - tokens).zero_();
+    return all;
+  };
+  const at::Tensor keys = padded(k), values = padded(v);
   // Sigma_Q is positive semidefinite: a negative value is rounding.
-  const at::Tensor c = (at::bmm(keys, sigma_q) * keys).sum(2).clamp_min_(0);
-  return at::cat({grams(by_head(v, shape.kv_heads), c).view({-1}), c.sum({1}, false, at::kDouble)});
+  const at::Tensor c = at::bmm(keys, sigma_q).mul_(keys).sum(2).clamp_min_(0);
+  const auto cut = [&](const at::Tensor& x) { return x.view({heads * blocks, kBlock, shape.dim_v}); };
+  const at::Tensor parts = at::bmm(cut(values * c.unsqueeze(2)).transpose(1, 2), cut(values));
+  const at::Tensor sum = parts.view({heads, blocks, shape.dim_v, shape.dim_v}).sum(1);
+  return at::cat({sum.view({-1}), c.sum(1)});
 }
 
 }  // namespace oscar

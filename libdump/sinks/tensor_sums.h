@@ -33,7 +33,8 @@ bool kernels_fit(const TensorSumsInput& input);
 TensorSums kernel_sums(const TensorSumsInput& input);
 
 // vv_proxy (Hkv, Dv, Dv) and proxy_weight (Hkv) of one sequence, float64, one after the other: the second pass
-// with Sigma_Q (Hkv, Dk, Dk) float32.
+// with Sigma_Q (Hkv, Dk, Dk) float64. Products and sums are float64 too: who merges shards makes this pass on
+// the CPU (kernels/quadratic_gram.h), and the two are to agree.
 at::Tensor proxy_sums(const LayerShape& shape, const at::Tensor& k, const at::Tensor& v,
                       const at::Tensor& sigma_q);
 

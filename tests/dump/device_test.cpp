@@ -1,7 +1,12 @@
 // A run on a GPU: its parts by LibTorch's operations, which run on the CPU too, against the CPU's own; and
 // where there is a GPU, whole runs.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
+
+#include "libcalib/artifacts/raw_dump.h"
 #include "libdump/device_layers.h"
 #include "libdump/dump.h"
 #include "libdump/models/host_rows.h"
@@ -52,6 +57,10 @@ void expect_close(const LayerStatistics& a, const LayerStatistics& b, double tol
   rows("u", a.rows.u, b.rows.u);
   rows("w", a.rows.w, b.rows.w);
   rows("x", a.rows.x, b.rows.x);
+}
+
+std::string_view name_of(Sum sum) {
+  return sum_table()[static_cast<size_t>(sum)].name;
 }
 
 class DeviceParts : public ::testing::TestWithParam<const char*> {};
@@ -127,6 +136,32 @@ TEST(DeviceParts, RowsAreNormedAndTurnedAsOnTheCpu) {
       rope.apply(normed, 0, 3, 24, 5, expected.mutable_data_ptr<float>());
       const auto got = on_device::positioned(projected, {{7, 3, 24, norm, &rope}}, 1e-6, 5);
       EXPECT_LE((got[0] - expected).abs().max().item<float>(), 1e-5) << neighbours << " " << rotary;
+    }
+  }
+}
+
+// The second pass of a GPU and that of who merges shards differ by rounding of doubles alone.
+TEST(DeviceParts, SecondPassOfTheCpu) {
+  LayerShape shape;
+  shape.q_heads = 6;
+  shape.kv_heads = 3;
+  shape.dim_k = 48;
+  shape.dim_v = 80;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t tokens : {1, 255, 256, 700}) {
+      const at::Tensor k = at::randn({tokens, 3, 48}).to(type), v = at::randn({tokens, 3, 80}).to(type);
+      const at::Tensor factor = at::randn({3, 5, 48}, at::kDouble), sigma = at::bmm(factor.transpose(1, 2), factor);
+      std::vector<Matrix> forms;
+      for (int64_t h = 0; h < 3; ++h)
+        forms.push_back(ConstMatrixMap(sigma[h].contiguous().const_data_ptr<double>(), 48, 48));
+      const at::Tensor keys = k.to(at::kFloat), values = v.to(at::kFloat);
+      LayerSums sums(shape);
+      sums.add_proxy(forms, keys.const_data_ptr<float>(), values.const_data_ptr<float>(), tokens);
+      const at::Tensor there = proxy_sums(shape, k, v, sigma);
+      const std::span<const double> all(there.const_data_ptr<double>(), static_cast<size_t>(there.numel()));
+      const size_t matrices = sums.values(Sum::vv_proxy).size();
+      EXPECT_LE(test::relative_error(all.first(matrices), sums.values(Sum::vv_proxy)), 1e-14) << tokens;
+      EXPECT_LE(test::relative_error(all.subspan(matrices), sums.values(Sum::proxy_weight)), 1e-14) << tokens;
     }
   }
 }
@@ -238,12 +273,158 @@ TEST_F(OnAGpu, TheSameBytesAgainAndFromWorkers) {
   EXPECT_TRUE(test::read(dir / "joined.h5") == bytes);
 }
 
+// The second pass is made on the GPU by a whole run and on the CPU by who merges; everything else is the same.
+TEST_F(OnAGpu, WorkersWithoutDeterministicAreOneRun) {
+  options.perplexity = false;
+  options.restart = true;
+  for (const Precision precision : {Precision::Float32, Precision::BFloat16, Precision::Float16}) {
+    options.precision = precision;
+    options.score_queries = precision == Precision::BFloat16 ? 1 : 0.4;
+    options.shard = {};
+    const StatisticsReader one(run("whole.h5", options, device));
+    std::vector<std::filesystem::path> shards;
+    for (int i = 0; i < 2; ++i) {
+      options.shard = {i, 2};
+      shards.push_back(run("shards.h5", options, device));
+    }
+    const StatisticsReader two(shards);
+    for (const LayerShape& shape : one.header().layers) {
+      const LayerStatistics a = two.layer(shape.layer), b = one.layer(shape.layer);
+      for (const SumInfo& info : sum_table()) {
+        const auto x = a.sums.values(info.sum), y = b.sums.values(info.sum);
+        if (info.sum == Sum::vv_proxy || info.sum == Sum::proxy_weight)
+          EXPECT_LE(test::relative_error(x, y), 1e-12) << name(precision) << " " << info.name;
+        else
+          EXPECT_TRUE(std::ranges::equal(x, y)) << name(precision) << " " << info.name;
+      }
+      EXPECT_GT(b.sums.scalar(Sum::proxy_weight, 0), 0);
+      EXPECT_EQ(a.sums.tokens, b.sums.tokens);
+      EXPECT_EQ(a.sums.score_queries, b.sums.score_queries);
+      EXPECT_EQ(a.value_metric, b.value_metric);
+      const SampledRows p = two.rows(shape.layer), q = one.rows(shape.layer);
+      EXPECT_EQ(p.count(), 50);
+      EXPECT_EQ(p.sequence, q.sequence);
+      EXPECT_EQ(p.position, q.position);
+      EXPECT_EQ(p.k, q.k);
+      EXPECT_EQ(p.v, q.v);
+      EXPECT_EQ(p.u, q.u);
+      EXPECT_EQ(p.w, q.w);
+      EXPECT_EQ(p.x, q.x);
+      EXPECT_EQ(two.probe(shape.layer, 0).q, one.probe(shape.layer, 0).q);
+      EXPECT_EQ(two.probe(shape.layer, 0).k, one.probe(shape.layer, 0).k);
+      EXPECT_EQ(two.probe(shape.layer, 0).v, one.probe(shape.layer, 0).v);
+    }
+  }
+}
+
+// Of hidden states that were kept, and of finished layers.
+TEST_F(OnAGpu, AnInterruptedRunResumes) {
+  options.precision = Precision::BFloat16;
+  options.perplexity = false;
+  const auto model = open_model(dir / "toy.gguf", options.precision, device);
+  Decoder through(*model, set.calibration, {}), restored(*model, set.calibration, {});
+  through.run_layer({});
+  through.save(dir / "hidden");
+  restored.restore(dir / "hidden", 1);
+  while (!through.done()) through.run_layer({});
+  while (!restored.done()) restored.run_layer({});
+  for (size_t i = 0; i < set.calibration.size(); ++i)
+    EXPECT_TRUE(to_cpu(through.hidden()[i]).equal(to_cpu(restored.hidden()[i]))) << i;
+
+  for (const bool deterministic : {true, false}) {
+    options.deterministic = deterministic;
+    options.resume = false;
+    options.restart = true;
+    options.save_qkv = dir / fmt::format("raw-{}", deterministic);
+    const std::string whole = test::read(run("whole.h5", options, device));
+    const auto raw = options.save_qkv;
+    options.restart = false;
+    options.save_qkv = dir / fmt::format("cut-{}", deterministic);
+    const Provenance provenance = describe(*model, nullptr, "as given", set, options);
+    const auto stop = [](const DumpProgress& p) {
+      if (p.layer == 2) throw std::runtime_error("pulled plug");
+    };
+    EXPECT_THROW(dump(*model, set, provenance, options, dir / "cut.h5", stop), std::runtime_error);
+    EXPECT_TRUE(std::filesystem::exists(dir / "cut.h5.partial" / "layer_0001.h5"));
+    options.resume = true;
+    const DumpResult result = dump(*model, set, provenance, options, dir / "cut.h5", {});
+    EXPECT_TRUE(test::read(dir / "cut.h5") == whole);
+    EXPECT_GT(result.gpu_busy, 0);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(raw)) {
+      if (!entry.is_regular_file()) continue;
+      EXPECT_TRUE(test::read(entry.path()) ==
+                  test::read(options.save_qkv / std::filesystem::relative(entry.path(), raw)))
+          << entry.path();
+    }
+  }
+}
+
+TEST_F(OnAGpu, RawRowsOfTheCpu) {
+  options.perplexity = false;
+  for (const Precision precision : {Precision::Float32, Precision::BFloat16, Precision::Float16}) {
+    options.precision = precision;
+    options.restart = true;
+    const double tolerance = precision == Precision::Float32 ? 1e-4 : precision == Precision::BFloat16 ? 3e-2 : 6e-3;
+    const auto folder = [&](const char* where) { return dir / fmt::format("{}-{}", where, name(precision)); };
+    options.save_qkv = folder("cpu");
+    run("cpu.h5", options, at::kCPU);
+    options.save_qkv = folder("gpu");
+    const StatisticsReader statistics(run("gpu.h5", options, device));
+    const RawDump cpu = open_raw_dump(folder("cpu")), gpu = open_raw_dump(folder("gpu"));
+    EXPECT_EQ(gpu.dtype, dtype_of(precision));
+    EXPECT_EQ(gpu.sequence_lengths, cpu.sequence_lengths);
+    ASSERT_EQ(gpu.layers.size(), 3u);
+    for (const int layer : gpu.layers) {
+      const LayerSums a = read_raw_layer(gpu, layer).sums, b = read_raw_layer(cpu, layer).sums,
+                      c = statistics.layer(layer).sums;
+      for (const Sum sum : {Sum::qq, Sum::kk, Sum::vv, Sum::k_sum, Sum::v_sum, Sum::vv_proxy}) {
+        EXPECT_LE(test::relative_error(a.values(sum), b.values(sum)), tolerance) << name_of(sum);
+        EXPECT_LE(test::relative_error(a.values(sum), c.values(sum)), 1e-5) << "the same rows: " << name_of(sum);
+      }
+    }
+  }
+}
+
 TEST_F(OnAGpu, BoundsOnTheProcessAreOfTheCpu) {
   options.memory = int64_t{8} << 30;
   EXPECT_THROW(run("stats.h5", options, device), std::invalid_argument);
 }
 
+// Nothing is enclosed, nothing is counted; and a GPU's work is, with what lies between.
+TEST(Device, TimeOfTheCpuIsNone) {
+  GpuTime time(at::kCPU);
+  time.begin();
+  time.end();
+  time.settle();
+  EXPECT_EQ(time.busy(), 0);
+  EXPECT_EQ(time.idle(), 0);
+}
+TEST_F(OnAGpu, TimeAtWorkAndBetween) {
+  GpuTime time(device);
+  const at::Tensor x = at::randn({2048, 2048}, device);
+  for (int i = 0; i < 3; ++i) {
+    time.begin();
+    for (int k = 0; k < 20; ++k) at::mm(x, x);
+    time.end();
+    wait_for(device);
+    if (i < 2) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    if (i != 1) time.settle();
+  }
+  EXPECT_GT(time.busy(), 1e-3);
+  EXPECT_GT(time.idle(), 0.06);
+  EXPECT_LT(time.idle(), 0.5);
+}
+
 // What cannot run says why.
+TEST(Device, KernelsAreMissedForAReason) {
+  EXPECT_FALSE(has_kernels(at::kCPU));
+  for (const auto& place : {at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 63)}) {
+    if (has_kernels(place)) continue;
+    EXPECT_GT(kernels_missing(place).size(), 20u);
+  }
+  EXPECT_FALSE(has_kernels({at::kCUDA, 63}));
+}
+
 TEST(Device, NamesThatAreNone) {
   EXPECT_EQ(torch_device("cpu"), at::Device(at::kCPU));
   for (const char* text : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "CUDA"})
