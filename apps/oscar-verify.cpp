@@ -17,7 +17,7 @@ struct Options {
   cli::Common common;
   cli::RowChoice rows;
   std::vector<std::string> compare;
-  std::string json, report, csv, baseline, model, token_probes, command, device = "cpu";
+  std::string json, report, csv, baseline, model, token_probes, command, device = "cpu", model_device;
   std::vector<int> layers;
   Bounds bounds;
   double baseline_tolerance = 0.02, tolerance = 1e-4;
@@ -105,8 +105,13 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
   if (options.generate > 0 || !options.model.empty() || !options.token_probes.empty()) {
     if (!options.end_to_end) throw invalid("--generate, --model and --token-probes need --end-to-end");
   }
+  if (!options.model_device.empty() && !options.end_to_end)
+    throw invalid("--model-device needs --end-to-end");
   if (options.end_to_end) {
     request.model = options.model.empty() ? header.provenance.model_path : options.model;
+    request.model_device = options.model_device.empty() ? options.device : options.model_device;
+    if (options.generate > 0 && request.model_device != "cpu")
+      throw invalid("--generate runs on the CPU: add --model-device cpu");
     request.generate = options.generate;
     request.prompt = options.prompt;
   }
@@ -209,13 +214,17 @@ void add_options(CLI::App& app, Options& o) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group("What is measured");
-  app.add_option("--device", o.device, "Measures attention: cpu, cuda or cuda:N (an end-to-end run is the CPU's)")
+  app.add_option("--device", o.device, "Measures attention: cpu, cuda or cuda:N")
       ->capture_default_str()
       ->group("What is measured");
   app.add_flag("--end-to-end", o.end_to_end,
                "Run the model with each cache, too: perplexity, KL of the tokens, top-1 agreement")
       ->group("End to end");
   app.add_option("--model", o.model, "The model of the statistics (default: the path that they name)")
+      ->group("End to end");
+  app.add_option(
+         "--model-device", o.model_device,
+         "Runs the model: cpu, cuda or cuda:N, by a LibTorch that has CUDA (default: that of --device)")
       ->group("End to end");
   app.add_option("--token-probes", o.token_probes, "As --probes, for the end-to-end run (default: the same)")
       ->group("End to end");

@@ -15,6 +15,7 @@ class TokenRunner {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;
   virtual ~TokenRunner() = default;
+  virtual std::string place() const = 0;  // where the model runs: "cpu", "cuda:0"
   virtual EndToEndResult exact(const Windows& windows, const Progress& progress) = 0;
   virtual EndToEndResult run(const CacheCodes& codes, const Windows& windows, const Progress& progress) = 0;
   virtual GenerationAgreement generate(const CacheCodes& codes, const Windows& windows, int64_t prompt,
@@ -22,9 +23,11 @@ class TokenRunner {
 };
 
 // `model` must be the checkpoint of the statistics (its digest is compared), which must hold the token ids of
-// `probes`: std::invalid_argument otherwise.
+// `probes`: std::invalid_argument otherwise. device: "cpu", "cuda" or "cuda:N"; std::runtime_error says why LibTorch
+// cannot use that one.
 std::unique_ptr<TokenRunner> open_token_runner(const StatisticsReader& statistics,
                                                const std::vector<int>& probes, int64_t first_query,
-                                               const std::filesystem::path& model, int threads);
+                                               const std::filesystem::path& model, const std::string& device,
+                                               int threads);
 
 }  // namespace oscar

@@ -16,12 +16,12 @@ std::string run_identity(const StatisticsReader& statistics, const VerificationO
                          const Windows& windows) {
   const auto& p = statistics.header().provenance;
   const bool tokens = !o.model.empty();
-  return fmt::format("{} {} {} {} {} probes {} layers {} from {} windows {}/{} tokens {} generate {}+{} on {}",
-                     p.model_digest, p.text_digest, p.command, p.dtype, p.tokens,
-                     fmt::join(o.attention.probes, ","), fmt::join(o.attention.layers, ","),
-                     o.attention.first_query, windows.sink, windows.recent,
-                     tokens ? fmt::format("{}", fmt::join(o.token_probes, ",")) : "", o.prompt, o.generate,
-                     o.attention.device.name);
+  return fmt::format(
+      "{} {} {} {} {} probes {} layers {} from {} windows {}/{} tokens {} generate {}+{} on {} and {}",
+      p.model_digest, p.text_digest, p.command, p.dtype, p.tokens, fmt::join(o.attention.probes, ","),
+      fmt::join(o.attention.layers, ","), o.attention.first_query, windows.sink, windows.recent,
+      tokens ? fmt::format("{}", fmt::join(o.token_probes, ",")) : "", o.prompt, o.generate,
+      o.attention.device.name, o.model_device);
 }
 
 void check_names(const std::vector<VerificationRow>& rows) {
@@ -67,7 +67,7 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
   std::unique_ptr<TokenRunner> tokens;
   if (!options.model.empty()) {
     tokens = open_token_runner(statistics, options.token_probes, options.attention.first_query, options.model,
-                               options.threads);
+                               options.model_device, options.threads);
   }
   const int64_t parts = 1 + (tokens != nullptr) + (options.generate > 0);
   Steps steps(static_cast<int64_t>(rows.size()) * parts, progress);
@@ -118,6 +118,7 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
     }
     kept.identities.push_back(identity);
     report.path = path_of(report.rows, options.attention.device);
+    if (tokens && tokens->place() != "cpu") report.path += ", the model on " + tokens->place();
     if (!options.kept.empty()) write_kept_rows(options.kept, kept);
   }
   if (report.rows.empty()) throw invalid("no row could be measured: see the notes above");

@@ -22,6 +22,7 @@ struct VerificationOptions {
   VerifyOptions attention;
   std::vector<int> token_probes{};  // end to end: over these, as many as the file has ids of
   std::filesystem::path model{};    // empty: no end-to-end figures
+  std::string model_device = "cpu";  // where it runs
   int64_t generate = 0;             // > 0: greedy tokens of each probe, too
   int64_t prompt = 0;               // after that many tokens of it
   int threads = 2;

@@ -113,8 +113,20 @@ std::vector<at::Tensor> positioned(const at::Tensor& projected, const std::vecto
   return out;
 }
 
+namespace {
+
+// (n, T) of the queries at `positions`.
+at::Tensor seen(const at::Tensor& positions, const at::Tensor& keys, const LayerShape& shape) {
+  const at::Tensor distance = positions.unsqueeze(1) - keys.unsqueeze(0);
+  const at::Tensor causal = distance.ge(0);
+  return shape.sliding_window > 0 ? causal.logical_and(distance.lt(shape.sliding_window)) : causal;
+}
+
+}  // namespace
+
 void each_score_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                      const LayerShape& shape, const std::function<void(const ScoreBlock&)>& take) {
+                      const LayerShape& shape, const std::function<void(const ScoreBlock&)>& take,
+                      const Visible& visible) {
   const int64_t tokens = k.size(0), heads = shape.kv_heads, group = shape.group();
   const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / (heads * group * tokens));
   const at::Tensor keys = k.to(at::kFloat).permute({1, 2, 0}).contiguous();  // (Hkv, Dk, T)
@@ -122,17 +134,17 @@ void each_score_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   for (int64_t first = 0; first < positions.size(0); first += block) {
     ScoreBlock b{first, std::min(block, positions.size(0) - first), {}, {}, {}};
     const at::Tensor at = positions.narrow(0, first, b.count);
-    const at::Tensor queries = q.index_select(0, at).to(at::kFloat).permute({1, 0, 2}).reshape(
-        {heads, group * b.count, shape.dim_k});
+    const at::Tensor queries = q.index_select(0, at)
+                                   .to(at::kFloat)
+                                   .permute({1, 0, 2})
+                                   .reshape({heads, group * b.count, shape.dim_k});
     b.logits = at::bmm(queries, keys).view({heads, group, b.count, tokens}).mul_(shape.scale);
     if (shape.logit_cap > 0) {
       const at::Tensor tanh = at::tanh(b.logits / shape.logit_cap);
       b.slope = 1 - tanh.square();
       b.logits = tanh * shape.logit_cap;
     }
-    const at::Tensor distance = at.unsqueeze(1) - all.unsqueeze(0);  // (n, T)
-    b.visible = distance.ge(0);
-    if (shape.sliding_window > 0) b.visible = b.visible.logical_and(distance.lt(shape.sliding_window));
+    b.visible = visible ? visible(at) : seen(at, all, shape);
     take(b);
   }
 }
@@ -146,22 +158,22 @@ at::Tensor sinks_of(const LayerShape& shape, at::Device device) {
 }
 
 AttentionOutput by_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const LayerShape& shape) {
-  const int64_t tokens = q.size(0), heads = shape.kv_heads, group = shape.group();
+                          const LayerShape& shape, const Visible& visible = {}) {
+  const int64_t tokens = q.size(0), keys = k.size(0), heads = shape.kv_heads, group = shape.group();
   const at::Tensor values = v.to(at::kFloat).permute({1, 0, 2}).contiguous();  // (Hkv, T, Dv)
   AttentionOutput out{at::empty({tokens, shape.q_heads, shape.dim_v}, q.options()),
                       at::empty({shape.q_heads, tokens}, q.options().dtype(at::kFloat))};
   const at::Tensor sinks = sinks_of(shape, q.device());
-  each_score_block(q, k, at::arange(tokens, q.options().dtype(at::kLong)), shape, [&](const ScoreBlock& b) {
+  const auto take = [&](const ScoreBlock& b) {
     const at::Tensor logits = b.logits.masked_fill(b.visible.logical_not(), -INFINITY);
     at::Tensor lse = at::logsumexp(logits, {3}).view({shape.q_heads, b.count});
     if (sinks.defined()) lse = at::logaddexp(lse, sinks);
     const at::Tensor p = at::exp(logits - lse.view({heads, group, b.count, 1}));
-    const at::Tensor o = at::bmm(p.view({heads, group * b.count, tokens}), values);
-    out.o.narrow(0, b.first, b.count)
-        .copy_(o.view({shape.q_heads, b.count, shape.dim_v}).permute({1, 0, 2}));
+    const at::Tensor o = at::bmm(p.view({heads, group * b.count, keys}), values);
+    out.o.narrow(0, b.first, b.count).copy_(o.view({shape.q_heads, b.count, shape.dim_v}).permute({1, 0, 2}));
     out.lse.narrow(1, b.first, b.count).copy_(lse);
-  });
+  };
+  each_score_block(q, k, at::arange(tokens, q.options().dtype(at::kLong)), shape, take, visible);
   return out;
 }
 
@@ -171,9 +183,10 @@ AttentionOutput by_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Ten
   if (refused) return {};
   const auto heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
   try {
-    const auto all = at::_scaled_dot_product_cudnn_attention(heads_first(q), heads_first(k), heads_first(v), {},
-                                                             /*compute_log_sumexp=*/true, 0.0,
-                                                             /*is_causal=*/true, false, scale);
+    const auto all =
+        at::_scaled_dot_product_cudnn_attention(heads_first(q), heads_first(k), heads_first(v), {},
+                                                /*compute_log_sumexp=*/true, 0.0,
+                                                /*is_causal=*/true, false, scale);
     return {std::get<0>(all).squeeze(0).transpose(0, 1), std::get<1>(all).view({q.size(1), q.size(0)})};
   } catch (const c10::Error&) {
     refused = true;
@@ -186,9 +199,9 @@ AttentionOutput by_flash(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const int64_t tokens = q.size(0);
   std::optional<c10::SymInt> left;
   if (shape.sliding_window > 0) left = shape.sliding_window - 1;
-  const auto all = at::_flash_attention_forward_symint(
-      q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, {}, tokens, tokens, 0.0, /*is_causal=*/true,
-      /*return_debug_mask=*/false, shape.scale, left);
+  const auto all = at::_flash_attention_forward_symint(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, {},
+                                                       tokens, tokens, 0.0, /*is_causal=*/true,
+                                                       /*return_debug_mask=*/false, shape.scale, left);
   return {std::get<0>(all).squeeze(0), std::get<1>(all).squeeze(0).narrow(1, 0, tokens)};
 }
 
@@ -199,8 +212,8 @@ AttentionOutput causal_attention(const at::Tensor& q, const at::Tensor& k, const
   const bool fused = q.is_cuda() && q.element_size() == 2 && shape.dim_k == shape.dim_v &&
                      shape.dim_k % 8 == 0 && shape.dim_k <= 256 && shape.logit_cap == 0;
   if (!fused) return by_blocks(q, k, v, shape);
-  AttentionOutput out = shape.sliding_window == 0 && shape.dim_k <= 128 ? by_cudnn(q, k, v, shape.scale)
-                                                                        : AttentionOutput{};
+  AttentionOutput out =
+      shape.sliding_window == 0 && shape.dim_k <= 128 ? by_cudnn(q, k, v, shape.scale) : AttentionOutput{};
   if (!out.o.defined()) out = by_flash(q, k, v, shape);
   if (const at::Tensor sinks = sinks_of(shape, q.device()); sinks.defined()) {
     const at::Tensor lse = at::logaddexp(out.lse, sinks);
@@ -211,6 +224,23 @@ AttentionOutput causal_attention(const at::Tensor& q, const at::Tensor& k, const
   out.o = out.o.contiguous();
   out.lse = out.lse.contiguous();
   return out;
+}
+
+at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& k_read, const at::Tensor& v_read, const Windows& windows,
+                            const LayerShape& shape) {
+  if (!k_read.defined()) return by_blocks(q, k, v, shape).o;
+  // Every token twice, as it is and as its codes read: a query sees one of the two.
+  const at::Tensor keys = at::arange(k.size(0), k.options().dtype(at::kLong));
+  const auto visible = [&](const at::Tensor& positions) {
+    const at::Tensor sees = seen(positions, keys, shape);
+    const at::Tensor coded =
+        (positions.unsqueeze(1) - keys.unsqueeze(0)).ge(windows.recent).logical_and(keys.ge(windows.sink));
+    return at::cat({sees.logical_and(coded.logical_not()), sees.logical_and(coded)}, 1);
+  };
+  return by_blocks(q, at::cat({k.to(at::kFloat), k_read}), at::cat({v.to(at::kFloat), v_read}), shape,
+                   visible)
+      .o;
 }
 
 }  // namespace oscar::on_device

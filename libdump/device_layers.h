@@ -11,8 +11,8 @@ at::Tensor swiglu(const at::Tensor& gate_up);  // as layers.h has it
 struct HeadRows {
   int64_t column;
   int heads, dim;
-  at::Tensor norm;         // undefined: none; (dim), or (heads * dim) for a row as a whole
-  const RopeTable* rope;   // nullptr: no positions
+  at::Tensor norm;        // undefined: none; (dim), or (heads * dim) for a row as a whole
+  const RopeTable* rope;  // nullptr: no positions
 };
 // (T, heads, dim) of each, in the type of `projected`; everything between is float32.
 std::vector<at::Tensor> positioned(const at::Tensor& projected, const std::vector<HeadRows>& of, double eps,
@@ -23,14 +23,23 @@ std::vector<at::Tensor> positioned(const at::Tensor& projected, const std::vecto
 AttentionOutput causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const LayerShape& shape);
 
+// The same always in float32, with a history that is read from codes (kernels/cached_attention.h): k_read
+// (T, Hkv, Dk) and v_read (T, Hkv, Dv), float32, in the basis of k and v, are what their codes read as; undefined:
+// nothing is coded. o (T, Hq, Dv) is of q's type.
+at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& k_read, const at::Tensor& v_read, const Windows& windows,
+                            const LayerShape& shape);
+
 // Scores of the queries at `positions` (n, int64), a block of them for every call of `take`: logits
 // (Hkv, G, n, T) float32 that a softmax takes, with the cap's slope (undefined without one) and which keys a
-// query sees (n, T).
+// query sees (n, T): causal within the layer's window, or what `visible` says of the queries at some positions.
+using Visible = std::function<at::Tensor(const at::Tensor& positions)>;
 struct ScoreBlock {
   int64_t first, count;
   at::Tensor logits, slope, visible;
 };
 void each_score_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                      const LayerShape& shape, const std::function<void(const ScoreBlock&)>& take);
+                      const LayerShape& shape, const std::function<void(const ScoreBlock&)>& take,
+                      const Visible& visible = {});
 
 }  // namespace oscar::on_device

@@ -48,7 +48,8 @@ void check(const ModelConfig& config, const std::vector<std::vector<int32_t>>& p
            const EndToEndOptions& options) {
   if (probes.empty()) throw invalid("end-to-end: no probes: run oscar-dump with --probe on held-out text");
   const auto& [sink, recent] = options.windows;
-  if (sink < 0 || recent < 0) throw invalid("windows sink {}, recent {}: expected numbers from 0", sink, recent);
+  if (sink < 0 || recent < 0)
+    throw invalid("windows sink {}, recent {}: expected numbers from 0", sink, recent);
   if (std::ranges::adjacent_find(options.buckets, std::greater_equal{}) != options.buckets.end())
     throw invalid("end-to-end: buckets of positions begin at {}: expected ascending positions",
                   fmt::join(options.buckets, ", "));
@@ -93,7 +94,7 @@ EndToEnd::EndToEnd(Model& model, std::vector<std::vector<int32_t>> probes, EndTo
   check(model.config(), probes_, options_);
   if (options_.buckets.empty()) options_.buckets = default_edges(probes_, options_.first_query);
   const ThreadsKept kept;
-  exact_ = forward({}, counter(progress, count_tokens(probes_) * model.config().layers));
+  exact_ = forward(nullptr, counter(progress, count_tokens(probes_) * model.config().layers));
 }
 
 EndToEndResult EndToEnd::exact() const {
@@ -107,16 +108,15 @@ EndToEndResult EndToEnd::run(const CacheCodes& codes, const Progress& progress) 
                 counted = tokens - options_.first_query * static_cast<int64_t>(probes_.size());
   const ThreadsKept kept;
   const auto step = counter(progress, tokens * model_.config().layers + counted);
-  const auto attend = [&](int64_t, const AttentionRows& rows, float* o) {
-    quantised_attention(codes, options_.windows, rows, o);
-  };
-  const std::vector<at::Tensor> changed = forward(attend, step);
+  const std::vector<at::Tensor> changed = forward(&codes, step);
   return measure(&changed, step);
 }
 
 GenerationAgreement EndToEnd::generate(const CacheCodes& codes, int64_t prompt, int64_t count,
                                        const Progress& progress) const {
   check_row(model_.config(), codes);
+  if (!model_.device().is_cpu())
+    throw invalid("generating tokens: the model is on a GPU, a growing cache is the CPU's");
   if (count < 1) throw invalid("generate {} tokens: expected at least 1", count);
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < probes_.size(); ++i) {
@@ -139,8 +139,19 @@ GenerationAgreement EndToEnd::generate(const CacheCodes& codes, int64_t prompt, 
   return result;
 }
 
-std::vector<at::Tensor> EndToEnd::forward(const Decoder::Attend& attend,
+std::vector<at::Tensor> EndToEnd::forward(const CacheCodes* codes,
                                           const std::function<void(int64_t)>& step) const {
+  Decoder::Attend attend;
+  if (!model_.device().is_cpu()) {
+    // The exact model's attention, too: fused attention rounds otherwise, and that would count as a loss.
+    attend = [&](int64_t, const AttentionRows& rows, float*) {
+      quantised_attention_on_device(codes, options_.windows, rows, options_.threads);
+    };
+  } else if (codes) {
+    attend = [&](int64_t, const AttentionRows& rows, float* o) {
+      quantised_attention(*codes, options_.windows, rows, o);
+    };
+  }
   Decoder decoder(model_, probes_, {options_.threads, options_.deterministic});
   while (!decoder.done())
     decoder.run_layer([&](int64_t, const AttentionRows& rows) { step(rows.tokens); }, attend);

@@ -35,13 +35,12 @@ class EndToEnd {
   EndToEndResult run(const CacheCodes& codes, const Progress& progress = {}) const;
   // Both models go on from the first `prompt` tokens of each probe, always with the most likely token (the
   // lowest id on a tie). Every layer's weights are in memory at once. Progress in tokens of the quantised
-  // model. std::invalid_argument as run(); a probe shorter than the prompt, nothing to generate.
+  // model. std::invalid_argument as run(); a probe shorter than the prompt, nothing to generate, a model on a GPU.
   GenerationAgreement generate(const CacheCodes& codes, int64_t prompt, int64_t count,
                                const Progress& progress = {}) const;
 
  private:
-  std::vector<at::Tensor> forward(const Decoder::Attend& attend,
-                                  const std::function<void(int64_t)>& step) const;
+  std::vector<at::Tensor> forward(const CacheCodes* codes, const std::function<void(int64_t)>& step) const;
   EndToEndResult measure(const std::vector<at::Tensor>* changed,
                          const std::function<void(int64_t)>& step) const;
 

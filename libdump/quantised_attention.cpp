@@ -1,12 +1,16 @@
 #include "libdump/quantised_attention.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 
 #include "kernels/cached_attention.h"
 #include "libcalib/history_codes.h"
+#include "libcalib/parallel.h"
+#include "libdump/device_layers.h"
 #include "libdump/layers.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 
@@ -59,6 +63,18 @@ void attend_head(const HeadCode& k_code, const HeadCode& v_code, const Windows& 
     std::copy_n(out.data() + t * v_width, v_width, o + t * o_stride + head * v_width);
 }
 
+// rows (T, D) of one head of (T, Hkv, D) as their codes read, in the model's basis; what no query reads from codes
+// is 0.
+void read_history(const HeadCode& code, const Windows& windows, const float* rows, int64_t stride,
+                  int64_t tokens, int dim, float* out) {
+  std::vector<float> one(static_cast<size_t>(tokens * dim));
+  code.transform.rows(rows, stride, tokens, dim, one.data());
+  const HistoryCodes codes(code, one.data(), tokens, dim, windows);
+  codes.decode(0, tokens, one.data());
+  code.transform.outputs(one.data(), tokens, dim);
+  for (int64_t t = 0; t < tokens; ++t) std::copy_n(one.data() + t * dim, dim, out + t * stride);
+}
+
 }  // namespace
 
 void quantised_attention(const CacheCodes& codes, const Windows& windows, const AttentionRows& rows,
@@ -77,6 +93,30 @@ void quantised_attention(const CacheCodes& codes, const Windows& windows, const 
       attend_head(codes.k.of(s.layer, head), codes.v.of(s.layer, head), windows, rows, h, o);
     }
   });
+}
+
+void quantised_attention_on_device(const CacheCodes* codes, const Windows& windows, const AttentionRows& rows,
+                                   int threads) {
+  const LayerShape& s = *rows.shape;
+  const DeviceRows& on = *rows.device;
+  at::Tensor k_read, v_read;
+  if (codes && rows.tokens > windows.sink + windows.recent) {
+    const at::Tensor k = to_cpu(on.k.to(at::kFloat)), v = to_cpu(on.v.to(at::kFloat));
+    k_read = at::empty(k.sizes(), at::kFloat);
+    v_read = at::empty(v.sizes(), at::kFloat);
+    parallel_for(2 * int64_t{s.kv_heads}, threads, [&](int64_t i) {
+      const Side side = i % 2 == 0 ? Side::K : Side::V;
+      const int head = static_cast<int>(i / 2), dim = s.dim(side);
+      const at::Tensor& from = side == Side::K ? k : v;
+      at::Tensor& to = side == Side::K ? k_read : v_read;
+      read_history((side == Side::K ? codes->k : codes->v).of(s.layer, head), windows,
+                   from.const_data_ptr<float>() + int64_t{head} * dim, int64_t{s.kv_heads} * dim, rows.tokens,
+                   dim, to.mutable_data_ptr<float>() + int64_t{head} * dim);
+    });
+    k_read = to_device(k_read, on.k.device());
+    v_read = to_device(v_read, on.v.device());
+  }
+  on.o.copy_(on_device::cached_attention(on.q, on.k, on.v, k_read, v_read, windows, s));
 }
 
 }  // namespace oscar

@@ -11,5 +11,9 @@ namespace oscar {
 // attention. Throws std::out_of_range for a layer that the codes lack.
 void quantised_attention(const CacheCodes& codes, const Windows& windows, const AttentionRows& rows,
                          float* o);
+// The same of a GPU's rows, into rows.device->o: rows are encoded and read from their codes on the CPU, by `threads`
+// threads, and attended to in the model's basis there. codes = nullptr: nothing is coded.
+void quantised_attention_on_device(const CacheCodes* codes, const Windows& windows, const AttentionRows& rows,
+                                   int threads);
 
 }  // namespace oscar

@@ -37,9 +37,49 @@ Row row_of(const at::Tensor& logits, int64_t i) {
 
 }  // namespace
 
+std::vector<TokenLoss> token_losses_by_tensors(const Model& model, std::span<const int32_t> ids,
+                                               const at::Tensor& exact, const at::Tensor* other,
+                                               int64_t first, const std::function<void(int64_t)>& step) {
+  const c10::InferenceMode guard;
+  const int64_t tokens = exact.size(0), rows = 8 * chunk_of(model.config().vocabulary);
+  const auto column = [](const at::Tensor& values, at::ScalarType type) {
+    return values.to(at::kCPU, type).contiguous();
+  };
+  std::vector<TokenLoss> losses;
+  for (int64_t begin = first; begin < tokens; begin += rows) {
+    const int64_t n = std::min(rows, tokens - begin);
+    const at::Tensor logits = model.logits(exact.narrow(0, begin, n));
+    const at::Tensor changed = other ? model.logits(other->narrow(0, begin, n)) : logits;
+    const at::Tensor log_q = at::log_softmax(changed, 1, at::kDouble);
+    at::Tensor next = at::zeros({n}, at::kLong);  // of the last position: none
+    for (int64_t i = 0; i < n && begin + i + 1 < tokens; ++i)
+      next.mutable_data_ptr<int64_t>()[i] = ids[static_cast<size_t>(begin + i + 1)];
+    const at::Tensor nats =
+        column(-log_q.gather(1, next.to(log_q.device()).unsqueeze(1)).squeeze(1), at::kDouble);
+    at::Tensor kl, same;
+    if (other) {
+      const at::Tensor log_p = at::log_softmax(logits, 1, at::kDouble);
+      kl = column((log_p.exp() * (log_p - log_q)).sum(1), at::kDouble);
+      same = column(logits.argmax(1).eq(changed.argmax(1)), at::kBool);  // argmax: the first of equals
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      TokenLoss loss;
+      if (begin + i + 1 < tokens) loss.nats = nats.const_data_ptr<double>()[i];
+      if (other) {
+        loss.kl = kl.const_data_ptr<double>()[i];
+        loss.top1 = same.const_data_ptr<bool>()[i];
+      }
+      losses.push_back(loss);
+    }
+    if (step) step(n);
+  }
+  return losses;
+}
+
 std::vector<TokenLoss> token_losses(const Model& model, std::span<const int32_t> ids, const at::Tensor& exact,
                                     const at::Tensor* other, int64_t first, int threads,
                                     const std::function<void(int64_t)>& step) {
+  if (!exact.is_cpu()) return token_losses_by_tensors(model, ids, exact, other, first, step);
   const int64_t tokens = exact.size(0), count = std::max<int64_t>(tokens - first, 0);
   const int64_t rows = chunk_of(model.config().vocabulary);
   std::vector<TokenLoss> losses(static_cast<size_t>(count));

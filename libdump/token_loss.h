@@ -23,6 +23,11 @@ std::vector<TokenLoss> token_losses(const Model& model, std::span<const int32_t>
                                     const at::Tensor* other, int64_t first, int threads,
                                     const std::function<void(int64_t)>& step);
 
+// What it does where the hidden states are on a GPU: the same by operations on whole tensors.
+std::vector<TokenLoss> token_losses_by_tensors(const Model& model, std::span<const int32_t> ids,
+                                               const at::Tensor& exact, const at::Tensor* other,
+                                               int64_t first, const std::function<void(int64_t)>& step);
+
 // losses[i] are of a sequence of first + losses[i].size() tokens. Buckets begin at `first` and at every edge
 // (ascending).
 EndToEndResult summarise(const std::vector<std::vector<TokenLoss>>& losses, int64_t first,

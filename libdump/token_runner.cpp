@@ -2,6 +2,7 @@
 
 #include "formats/error.h"
 #include "libdump/end_to_end.h"
+#include "libdump/torch_device.h"
 
 namespace oscar {
 namespace {
@@ -12,6 +13,7 @@ class ModelRunner : public TokenRunner {
               int threads)
       : model_(std::move(model)), ids_(std::move(ids)), first_query_(first_query), threads_(threads) {}
 
+  std::string place() const override { return model_->device().str(); }
   EndToEndResult exact(const Windows& windows, const Progress& progress) override {
     return runner(windows, progress).exact();
   }
@@ -48,7 +50,8 @@ class ModelRunner : public TokenRunner {
 
 std::unique_ptr<TokenRunner> open_token_runner(const StatisticsReader& statistics,
                                                const std::vector<int>& probes, int64_t first_query,
-                                               const std::filesystem::path& path, int threads) {
+                                               const std::filesystem::path& path, const std::string& device,
+                                               int threads) {
   const auto& header = statistics.header();
   if (header.probe_ids.empty()) {
     throw invalid(
@@ -59,8 +62,7 @@ std::unique_ptr<TokenRunner> open_token_runner(const StatisticsReader& statistic
   }
   std::vector<std::vector<int32_t>> ids;
   for (const int probe : probes) ids.push_back(header.probe_ids.at(static_cast<size_t>(probe)));
-  auto model =
-      open_model(path, precision_of(header.provenance.dtype));
+  auto model = open_model(path, precision_of(header.provenance.dtype), torch_device(device));
   if (const std::string digest = model->weights().digest(); digest != header.provenance.model_digest) {
     throw invalid(
         "{}: its digest is {}…, the statistics are of {} with {}…: name the model of the statistics with "

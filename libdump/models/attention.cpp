@@ -43,8 +43,7 @@ class Attention : public Mixer {
     const at::Tensor qkv = qkv_(x);
     at::Tensor o = qkv.is_cpu() ? attention(qkv, call) : attention_on_device(qkv, call);
     o = o.view({tokens, o_width});
-    if (layer_.output_gate)
-      o = o * at::sigmoid(qkv.narrow(1, qkv.size(1) - o_width, o_width).to(at::kFloat));
+    if (layer_.output_gate) o = o * at::sigmoid(qkv.narrow(1, qkv.size(1) - o_width, o_width).to(at::kFloat));
     return out_(activation(std::move(o), precision_));
   }
 
@@ -97,22 +96,23 @@ class Attention : public Mixer {
   }
   at::Tensor attention_on_device(const at::Tensor& qkv, const MixerCall& call) const {
     const LayerShape& shape = layer_.attention;
-    if (call.attend || call.position != 0)
-      throw std::logic_error("attention on a GPU: of whole sequences, exact");
+    if (call.position != 0) throw std::logic_error("attention on a GPU: of whole sequences");
     auto rows = on_device::positioned(qkv,
                                       {{0, shape.q_heads, shape.dim_k, q_norm_, rope_.get()},
                                        {q_width(), shape.kv_heads, shape.dim_k, k_norm_, rope_.get()},
                                        {q_width() + k_width(), shape.kv_heads, shape.dim_v, {}, nullptr}},
                                       spec_.config.norm_eps, 0);
-    const AttentionOutput out = on_device::causal_attention(rows[0], rows[1], rows[2], shape);
-    if (call.sink) {
-      const DeviceRows device{rows[0], rows[1], rows[2], out.o, out.lse, call.hidden, metric_};
-      AttentionRows all{};
-      all.shape = &shape;
-      all.tokens = qkv.size(0);
-      all.device = &device;
-      call.sink(all);
-    }
+    const int64_t tokens = qkv.size(0);
+    const AttentionOutput out =
+        call.attend ? AttentionOutput{at::empty({tokens, shape.q_heads, shape.dim_v}, rows[0].options()), {}}
+                    : on_device::causal_attention(rows[0], rows[1], rows[2], shape);
+    const DeviceRows device{rows[0], rows[1], rows[2], out.o, out.lse, call.hidden, metric_};
+    AttentionRows all{};
+    all.shape = &shape;
+    all.tokens = tokens;
+    all.device = &device;
+    if (call.attend) call.attend(all, nullptr);
+    if (call.sink) call.sink(all);
     return out.o;
   }
 
@@ -149,7 +149,8 @@ class Attention : public Mixer {
       if (grams.defined())
         std::copy_n(grams.const_data_ptr<double>() + j * d * d, d * d, to);
       else
-        add_gram(out.const_data_ptr<float>() + j * d, heads * d, nullptr, out.size(0), static_cast<int>(d), to);
+        add_gram(out.const_data_ptr<float>() + j * d, heads * d, nullptr, out.size(0), static_cast<int>(d),
+                 to);
     }
     output_metrics_ = std::make_shared<const std::vector<Matrix>>(std::move(metrics));
   }

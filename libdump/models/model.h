@@ -39,7 +39,7 @@ struct AttentionRows {
 };
 
 // What takes the place of a layer's attention: reads q, k and v (o and lse are nullptr), and writes o
-// (T, Hq, Dv).
+// (T, Hq, Dv). On a GPU it reads rows.device, whose lse is undefined, and writes into rows.device->o; o is nullptr.
 using Attend = std::function<void(const AttentionRows& rows, float* o)>;
 
 // Hq x (Dv, Dv): G_j = W_O,j^T W_O,j of the slice of W_O that reads query head j, so that |r W_O,j^T|^2 =
@@ -52,8 +52,8 @@ class DecoderLayer {
   virtual ~DecoderLayer() = default;
   // hidden (T, hidden) float32 where the model is, replaced by the layer's output. Calls `sink` once when the layer has a cache.
   // Attention is exact and causal where `attend` is empty. The first row is at `position` of its sequence;
-  // where that is not 0, `attend` knows the rows before it. On a GPU `attend` is not supported, and what
-  // `sink` gets may still be computed.
+  // where that is not 0, which only a CPU can run, `attend` knows the rows before it. On a GPU what `sink` gets may
+  // still be computed.
   virtual void forward(at::Tensor& hidden, const std::function<void(const AttentionRows&)>& sink,
                        const Attend& attend = {}, int64_t position = 0) const = 0;
   virtual OutputMetrics output_metrics() const = 0;  // nullptr where there is no cache
@@ -71,7 +71,7 @@ class Model {
   // Before any layer runs: the longest sequence, for the rotary table. More than the model's context is
   // std::invalid_argument.
   virtual void reserve_positions(int64_t positions) = 0;
-  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;  // (T, hidden) float32
+  virtual at::Tensor embed(std::span<const int32_t> ids) const = 0;       // (T, hidden) float32
   virtual std::unique_ptr<DecoderLayer> load_layer(int layer) const = 0;  // reads and dequantises
   virtual at::Tensor logits(const at::Tensor& hidden) const = 0;  // final norm and lm_head, float32 (T, V)
 };

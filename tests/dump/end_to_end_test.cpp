@@ -5,12 +5,17 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <fmt/format.h>
+
 #include <Eigen/LU>
 #include <Eigen/QR>
 #include <cmath>
+#include <optional>
 
 #include "libdump/generation.h"
 #include "libdump/quantised_attention.h"
+#include "libdump/token_loss.h"
+#include "libdump/torch_device.h"
 #include "tests/support/support.h"
 #include "tests/support/toy_model.h"
 
@@ -127,9 +132,23 @@ TEST(QuantisedAttention, ReadsWhatAServerReads) {
             expected(found.size());
         quantised_attention(codes, windows, rows, found.data());
         attend_by_query(codes, windows, rows, expected.data());
-        EXPECT_LE(test::relative_error(found, expected), 2e-6)
-            << "basis " << int(basis) << ", windows " << windows.sink << " + " << windows.recent << ", "
-            << tokens << " tokens";
+        const std::string what = fmt::format("basis {}, windows {} + {}, {} tokens", int(basis), windows.sink,
+                                             windows.recent, tokens);
+        EXPECT_LE(test::relative_error(found, expected), 2e-6) << what;
+        // What a GPU does, by the same operations of LibTorch.
+        const auto tensor = [&](const std::vector<float>& from, int heads) {
+          return at::tensor(from).view({tokens, heads, -1});
+        };
+        const at::Tensor o = at::zeros({tokens, shape.q_heads, shape.dim_v});
+        const DeviceRows device{
+            tensor(q, shape.q_heads), tensor(k, shape.kv_heads), tensor(v, shape.kv_heads), o, {}, {}, {}};
+        AttentionRows on_device{};
+        on_device.shape = &shape;
+        on_device.tokens = tokens;
+        on_device.device = &device;
+        quantised_attention_on_device(&codes, windows, on_device, 2);
+        std::copy_n(o.const_data_ptr<float>(), found.size(), found.begin());
+        EXPECT_LE(test::relative_error(found, expected), 2e-6) << what << ", on a device";
       }
     }
   }
@@ -221,6 +240,61 @@ TEST(EndToEnd, AgreesWithARunQueryByQuery) {
               1e-6 * alone.mean.perplexity);
   EXPECT_EQ(alone.mean.token_kl, 0);
   EXPECT_EQ(alone.mean.top1, 1);
+}
+
+TEST(EndToEnd, LossesByWholeTensorsAreTheSame) {
+  const Toy toy;
+  const auto& ids = toy.probes[0];
+  const auto tokens = static_cast<int64_t>(ids.size()), hidden = int64_t{toy.model->config().hidden};
+  const auto states = [&](uint64_t seed) {
+    return at::tensor(test::normal(static_cast<size_t>(tokens * hidden), seed)).view({tokens, hidden});
+  };
+  const at::Tensor exact = states(1), other = exact + 0.1 * states(2);
+  for (const at::Tensor* changed : {static_cast<const at::Tensor*>(nullptr), &other}) {
+    for (const int64_t first : {int64_t{0}, int64_t{37}, tokens - 1}) {
+      const auto expected = token_losses(*toy.model, ids, exact, changed, first, 2, {});
+      int64_t steps = 0;
+      const auto found =
+          token_losses_by_tensors(*toy.model, ids, exact, changed, first, [&](int64_t n) { steps += n; });
+      ASSERT_EQ(found.size(), expected.size());
+      EXPECT_EQ(steps, tokens - first);
+      int64_t differing = 0;
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_NEAR(found[i].nats, expected[i].nats, 1e-5 * (1 + expected[i].nats));
+        EXPECT_NEAR(found[i].kl, expected[i].kl, 1e-5 * (1 + expected[i].kl));
+        EXPECT_EQ(found[i].top1, expected[i].top1);
+        differing += !found[i].top1;
+      }
+      EXPECT_EQ(differing > 0, changed != nullptr && first < tokens - 1) << "nothing was tested";
+    }
+  }
+}
+
+TEST(EndToEnd, OnAGpu) {
+  const Toy toy;
+  std::optional<at::Device> device;
+  try {
+    device = torch_device("cuda");
+  } catch (const std::runtime_error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const EndToEnd cpu(*toy.model, toy.probes, {.windows = kWindows, .first_query = 10});
+  for (const Precision precision : {Precision::Float32, Precision::BFloat16}) {
+    const auto model = open_model(toy.dir / "toy.gguf", precision, *device);
+    const bool exact = precision == Precision::Float32;
+    const EndToEnd gpu(*model, toy.probes, {.windows = kWindows, .first_query = 10});
+    EXPECT_NEAR(gpu.exact().mean.perplexity, cpu.exact().mean.perplexity,
+                (exact ? 1e-4 : 2e-2) * cpu.exact().mean.perplexity);
+    for (const Basis basis : {Basis::Own, Basis::Skewed}) {
+      const CacheCodes codes = toy.codes("sglang-prefill", basis);
+      const EndToEndFigures found = gpu.run(codes).mean, expected = cpu.run(codes).mean;
+      EXPECT_NEAR(found.perplexity, expected.perplexity, (exact ? 1e-3 : 3e-2) * expected.perplexity);
+      EXPECT_NEAR(found.token_kl, expected.token_kl, (exact ? 2e-2 : 0.2) * expected.token_kl);
+      const EndToEndFigures same = gpu.run(toy.codes("none", basis)).mean;
+      EXPECT_LE(same.token_kl, exact ? 1e-9 : 1e-4);
+    }
+    EXPECT_THROW(gpu.generate(toy.codes("none", Basis::Own), 10, 5), std::invalid_argument);
+  }
 }
 
 TEST(EndToEnd, ExactCodesLoseNothing) {
