@@ -12,6 +12,7 @@
 #include "kernels/half.h"
 #include "kernels/int2.h"
 #include "kernels/levels.h"
+#include "kernels/plane_pages.h"
 
 namespace oscar {
 namespace {
@@ -45,6 +46,13 @@ Status check_inputs(const CacheFormat& f, const DecodeBatch& batch, const Decode
                : Status{"decode: sglang rows need codes and scales of keys and values"};
   }
   if (!in.pages) return {"decode: no pages"};
+  if (f.k.kind == CodeKind::planes) {
+    for (const PlaneLevels& levels : {in.k_levels, in.v_levels}) {
+      if (!levels.steps || !levels.bits) return {"decode: bit planes without their steps and bits"};
+    }
+    if (Status s = check_levels(f, f.k, in.k_levels); !s.ok()) return s;
+    return check_levels(f, f.v, in.v_levels);
+  }
   const auto has_book = [](const SideFormat& side, const CodebookView& book) {
     return side.kind == CodeKind::int2 || (book.words && book.scales);
   };
@@ -57,9 +65,7 @@ Status check_inputs(const CacheFormat& f, const DecodeBatch& batch, const Decode
 struct Parts {
   int coded = 0, exact = 0;
   int32_t tokens = 0;  // of a coded part
-  Parts(const CacheFormat& f, const DecodeBatch& batch, int b)
-      : tokens(f.k.kind == CodeKind::int2 && f.v.kind == CodeKind::int2 ? kPartTokens
-                                                                        : kPartTokensOfVectors) {
+  Parts(const CacheFormat& f, const DecodeBatch& batch, int b) : tokens(coded_part_tokens(f)) {
     const int32_t first = batch.first ? batch.first[b] : 0,
                   begin = first / int2::kPageTokens * int2::kPageTokens;
     if (first < batch.end[b]) coded = (batch.end[b] - begin + tokens - 1) / tokens;

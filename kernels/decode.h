@@ -24,18 +24,20 @@ enum class CodeKind {
   int2,       // kernels/int2.h
   vector4x8,  // kernels/vector_pages.h: four channels are one byte, native pages only
   vector8x8,  // eight channels are one byte
+  planes,     // kernels/plane_pages.h: 0 to 4 bits a channel, native pages only, and then on both sides
 };
 enum class FloatType { f32, bf16, f16 };
 
 struct SideFormat {
   CodeKind kind = CodeKind::int2;
-  int groups = 1;     // int2: G, quantisation groups of a row
-  bool norm = false;  // vectors: one float16 a row multiplies the words
+  int groups = 1;      // int2: G, quantisation groups of a row
+  bool norm = false;   // vectors, planes: one float16 a row multiplies it
+  int planes[4] = {};  // planes: channels of each, as kernels/plane_pages.h's plane_channels() chooses them
 };
 
-// dim: 64, 96, 128, 192, 256 (native int2), 64, 128, 256 (sglang), 64, 128 (vectors). G: groups of a multiple
-// of 32 channels (native; on a GPU keys and values the same G: 1, 2 or D / 32), 1, 2, 4 (sglang, both the
-// same). group, query heads that share a KV head: 1 to 16.
+// dim: 64, 96, 128, 192, 256 (native int2 and planes), 64, 128, 256 (sglang), 64, 128 (vectors). G: groups of
+// a multiple of 32 channels (native; on a GPU keys and values the same G: 1, 2 or D / 32), 1, 2, 4 (sglang,
+// both the same). group, query heads that share a KV head: 1 to 16.
 struct CacheFormat {
   CacheLayout layout = CacheLayout::native;
   int dim = 0, kv_heads = 0, group = 1;
@@ -65,6 +67,13 @@ struct CodebookView {
   const float* scales = nullptr;
 };
 
+// The levels of bit planes, (kv_heads, dim) each: channel c of b bits reads as (i - (2^b - 1) / 2) * step, i =
+// 0..2^b - 1. bits: at most the number of planes that have the channel.
+struct PlaneLevels {
+  const float* steps = nullptr;
+  const uint8_t* bits = nullptr;
+};
+
 // Host memory for the CPU, device memory for the GPU; 16-byte aligned.
 struct DecodeInputs {
   const void* q = nullptr;  // (sequences, kv_heads * group, dim) of q_type
@@ -87,6 +96,7 @@ struct DecodeInputs {
   const float* k_mean = nullptr;       // (kv_heads, dim), in the cache's basis; nullptr: none
   const float* v_mean = nullptr;
   CodebookView k_book, v_book;
+  PlaneLevels k_levels, v_levels;
 };
 
 struct DecodeOutputs {

@@ -1,12 +1,28 @@
 #include "kernels/decode.h"
 #include "kernels/int2.h"
+#include "kernels/plane_pages.h"
 
 namespace oscar {
 namespace {
 
+// A GPU holds the sum of every place in registers.
+Status check_planes(const CacheFormat& f, const int (&planes)[kPlanes]) {
+  for (int p = 0; p < kPlanes; ++p) {
+    if (planes[p] < 0 || planes[p] % 8 != 0 || planes[p] > (p == 0 ? f.dim : planes[p - 1])) {
+      return {"cache format: bit planes hold a multiple of 8 channels, none more than the one before or dim"};
+    }
+  }
+  if (planes[0] == 0) return {"cache format: the first bit plane holds no channel"};
+  if (plane_places(planes) > 2 * f.dim) {
+    return {
+        "cache format: bit planes have 2 dim places at most, pairs by 32, singles by 64: plane_channels()"};
+  }
+  return {};
+}
+
 Status check_side(const CacheFormat& f, const SideFormat& side) {
   if (side.kind == CodeKind::int2) {
-    if (side.norm) return {"cache format: row norms belong to vector codes, not to int2"};
+    if (side.norm) return {"cache format: row norms belong to vector codes and bit planes, not to int2"};
     const bool native = f.layout == CacheLayout::native;
     if (native && (side.groups < 1 || f.dim % (32 * side.groups) != 0)) {
       return {"cache format: native int2 rows have groups of a multiple of 32 channels"};
@@ -16,7 +32,10 @@ Status check_side(const CacheFormat& f, const SideFormat& side) {
     }
     return {};
   }
-  if (f.layout != CacheLayout::native) return {"cache format: vector codes live in native pages only"};
+  if (f.layout != CacheLayout::native) {
+    return {"cache format: vector codes and bit planes live in native pages only"};
+  }
+  if (side.kind == CodeKind::planes) return check_planes(f, side.planes);
   if (f.dim != 64 && f.dim != 128) return {"cache format: vector codes need a head dimension of 64 or 128"};
   return {};
 }
@@ -38,12 +57,16 @@ Status check_format(const CacheFormat& f) {
       return {"cache format: sglang keys and values have the same number of groups"};
     if (f.scale_zero == FloatType::f16) return {"cache format: sglang scales are f32 or bf16"};
   }
+  if ((f.k.kind == CodeKind::planes) != (f.v.kind == CodeKind::planes)) {
+    return {"cache format: keys and values are both bit planes, or neither"};
+  }
   if (Status s = check_side(f, f.k); !s.ok()) return s;
   return check_side(f, f.v);
 }
 
 int64_t side_bytes(const CacheFormat& f, const SideFormat& side) {
   if (side.kind == CodeKind::int2) return int2::native_bytes(f.dim, side.groups);
+  if (side.kind == CodeKind::planes) return plane_bytes(side.planes, side.norm);
   const int size = side.kind == CodeKind::vector4x8 ? 4 : 8;
   return int2::kPageTokens * (f.dim / size + (side.norm ? 2 : 0));
 }

@@ -9,6 +9,15 @@ namespace oscar {
 // Tokens of a part. Fixed, so that the number of threads cannot change a bit; long where codebooks are,
 // because what is built from them (256 words) has to pay.
 inline constexpr int kPartTokens = 1024, kPartTokensOfVectors = 4096;
+constexpr bool has_codebook(const CacheFormat& format) {
+  const auto vectors = [](const SideFormat& side) {
+    return side.kind == CodeKind::vector4x8 || side.kind == CodeKind::vector8x8;
+  };
+  return vectors(format.k) || vectors(format.v);
+}
+constexpr int coded_part_tokens(const CacheFormat& format) {
+  return has_codebook(format) ? kPartTokensOfVectors : kPartTokens;
+}
 
 // Coded tokens [first, end) of one sequence and KV head, or exact tokens. first is a multiple of 64, or the
 // sequence's first visible token; no part reaches over a multiple of its length beyond the page of that one.

@@ -48,6 +48,7 @@ struct PlanCosts {
 };
 PlanCosts plan_costs(const CacheFormat& format);
 PlanCosts vector_plan_costs(const CacheFormat& format);  // where one side is vector codes
+PlanCosts plane_plan_costs(const CacheFormat& format);   // bit planes
 
 // plan_decode() with at most `blocks` blocks; 0: it chooses.
 Status plan_with(const PlanCosts& costs, const CacheFormat& format, const DecodeBatch& batch,

@@ -7,6 +7,7 @@
 #include "kernels/decode.h"
 #include "kernels/half.h"
 #include "kernels/int2.h"
+#include "kernels/plane_pages.h"
 #include "kernels/vector_pages.h"
 
 namespace oscar {
@@ -41,6 +42,8 @@ void coded_row(const CacheFormat& f, const DecodeInputs& in, bool keys, int64_t 
   const int slot = static_cast<int>(token % kPage);
   if (side.kind == CodeKind::int2) {
     int2::unpack_native(keys, f.dim, side.groups, block, slot, 1, row);
+  } else if (side.kind == CodeKind::planes) {
+    unpack_planes(keys, side, f.dim, block, keys ? in.k_levels : in.v_levels, head, slot, 1, row);
   } else {
     unpack_vector(keys, f.dim, side.kind == CodeKind::vector4x8 ? 4 : 8, side.norm, block,
                   keys ? in.k_book : in.v_book, head, slot, 1, row);

@@ -6,6 +6,7 @@
 namespace oscar {
 
 PlanCosts plan_costs(const CacheFormat& f) {
+  if (f.k.kind == CodeKind::planes) return plane_plan_costs(f);
   if (f.k.kind != CodeKind::int2 || f.v.kind != CodeKind::int2) return vector_plan_costs(f);
   PlanCosts costs;
   const bool native = f.layout == CacheLayout::native;

@@ -9,6 +9,7 @@
 #include "kernels/codebook.h"
 #include "kernels/half.h"
 #include "kernels/int2.h"
+#include "kernels/plane_pages.h"
 #include "kernels/vector_pages.h"
 
 namespace oscar {
@@ -119,21 +120,27 @@ void write_int2(const CacheFormat& f, const WriteRule& rule, const WriteTarget& 
   }
 }
 
-// The rows of one KV head: the root mean square of a row, in what float16 holds, divides it where the format
-// has a norm (libcalib/codecs/vector.cpp).
-void write_vectors(const CacheFormat& f, const WriteTarget& target, const std::vector<float>& rows, int head,
-                   const std::vector<int64_t>& slots) {
-  const SideFormat& side = target.keys ? f.k : f.v;
-  const int dim = f.dim, size = vector_size(side.kind), groups = dim / size;
-  const auto n = static_cast<int64_t>(slots.size());
-  std::vector<float> x = rows, norms(slots.size()), words(static_cast<size_t>(kVectorWords * size));
-  for (int64_t r = 0; side.norm && r < n; ++r) {
+// Each row is divided by its root mean square, in what float16 holds, as libcalib/codecs/vector.cpp does.
+std::vector<float> divide_by_norms(int dim, std::vector<float>& x) {
+  std::vector<float> norms(x.size() / dim);
+  for (size_t r = 0; r < norms.size(); ++r) {
     double squares = 0;
     for (int i = 0; i < dim; ++i) squares += double(x[r * dim + i]) * x[r * dim + i];
     const double norm = std::clamp(std::sqrt(squares / dim), 0x1p-24, 65504.0);
     norms[r] = half_to_float(float_to_half(static_cast<float>(norm)));
     for (int i = 0; i < dim; ++i) x[r * dim + i] /= norms[r];
   }
+  return norms;
+}
+
+// The rows of one KV head.
+void write_vectors(const CacheFormat& f, const WriteTarget& target, const std::vector<float>& rows, int head,
+                   const std::vector<int64_t>& slots) {
+  const SideFormat& side = target.keys ? f.k : f.v;
+  const int dim = f.dim, size = vector_size(side.kind), groups = dim / size;
+  const auto n = static_cast<int64_t>(slots.size());
+  std::vector<float> x = rows, norms, words(static_cast<size_t>(kVectorWords * size));
+  if (side.norm) norms = divide_by_norms(dim, x);
   std::vector<uint16_t> index(slots.size());
   std::vector<uint8_t> codes(static_cast<size_t>(n * groups));
   for (int group = 0; group < groups; ++group) {
@@ -155,6 +162,30 @@ void write_vectors(const CacheFormat& f, const WriteTarget& target, const std::v
   }
 }
 
+void write_planes(const CacheFormat& f, const WriteTarget& target, const std::vector<float>& rows, int head,
+                  const std::vector<int64_t>& slots) {
+  const SideFormat& side = target.keys ? f.k : f.v;
+  const auto n = static_cast<int64_t>(slots.size());
+  std::vector<float> x = rows, norms;
+  if (side.norm) norms = divide_by_norms(f.dim, x);
+  std::vector<uint16_t> index(slots.size());
+  std::vector<uint8_t> codes(static_cast<size_t>(n * f.dim));
+  for (int c = 0; c < f.dim; ++c) {
+    const int64_t at = int64_t{head} * f.dim + c;
+    const int count = 1 << target.levels.bits[at];
+    float words[kPlaneLevels];
+    for (int i = 0; i < count; ++i) {
+      words[i] = (static_cast<float>(i) - static_cast<float>(count - 1) / 2) * target.levels.steps[at];
+    }
+    nearest_codeword(x.data() + c, f.dim, n, 1, words, count, index.data(), 1, nullptr);
+    for (int64_t r = 0; r < n; ++r) codes[r * f.dim + c] = static_cast<uint8_t>(index[r]);
+  }
+  for (int64_t r = 0; r < n; ++r) {
+    pack_planes(target.keys, side, f.dim, codes.data() + r * f.dim, side.norm ? &norms[r] : nullptr,
+                static_cast<int>(slots[r] % int2::kPageTokens), 1, native_block(f, target, slots[r], head));
+  }
+}
+
 }  // namespace
 
 Status check_write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in,
@@ -170,7 +201,10 @@ Status check_write(const CacheFormat& f, const WriteRule& rule, const WriteRows&
     return {"write: the pages, or the codes and scales, to fill must be given"};
   }
   if (side.kind != CodeKind::int2) {
-    if (!target.book.words || !target.book.scales) return {"write: vector codes need their codebook"};
+    if (side.kind == CodeKind::planes ? !target.levels.steps || !target.levels.bits
+                                      : !target.book.words || !target.book.scales) {
+      return {"write: vector codes need their codebook, bit planes their steps and bits"};
+    }
     if (rule.clip > 0 || rule.step > 0) return {"write: clipping and Lloyd-Max are rules of int2"};
   } else if (rule.step > 0 && side.groups != 1) {
     return {"write: Lloyd-Max has one group"};
@@ -180,7 +214,11 @@ Status check_write(const CacheFormat& f, const WriteRule& rule, const WriteRows&
 
 Status write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in, const WriteTarget& target) {
   if (Status s = check_write(f, rule, in, target); !s.ok()) return s;
-  const bool vectors = (target.keys ? f.k : f.v).kind != CodeKind::int2;
+  const SideFormat& side = target.keys ? f.k : f.v;
+  const bool together = side.kind != CodeKind::int2;  // tables are made once for all rows of a head
+  if (side.kind == CodeKind::planes) {
+    if (Status s = check_levels(f, side, target.levels); !s.ok()) return s;
+  }
 #pragma omp parallel for schedule(static)
   for (int head = 0; head < f.kv_heads; ++head) {
     std::vector<float> x(static_cast<size_t>(f.dim)), rows;
@@ -188,14 +226,16 @@ Status write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in, c
     for (int64_t token = 0; token < in.tokens; ++token) {
       if (in.slots[token] < 0) continue;
       load_row(f, rule, in, token, head, x.data());
-      if (!vectors) {
+      if (!together) {
         write_int2(f, rule, target, in.slots[token], head, x.data());
       } else {
         rows.insert(rows.end(), x.begin(), x.end());
         slots.push_back(in.slots[token]);
       }
     }
-    if (vectors) write_vectors(f, target, rows, head, slots);
+    if (together) {
+      (side.kind == CodeKind::planes ? write_planes : write_vectors)(f, target, rows, head, slots);
+    }
   }
   return {};
 }

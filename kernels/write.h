@@ -9,6 +9,7 @@
 //   x = clamp(x, -tau, tau)
 //   codes, scale, zero     by kernels/int2.h's rule, or that of Lloyd-Max
 //   or the nearest word    vector codes
+//   or the nearest level   bit planes
 //
 // and is stored in the layout of decode.h. write() is the truth, cuda::write() gives its bytes, with one
 // exception: the products of a rotation are sums in float32 whose order is the hardware's, so a code of a
@@ -47,6 +48,7 @@ struct WriteTarget {
   uint8_t* codes = nullptr;    // sglang: (slots, kv_heads, dim / 4)
   void* scale_zero = nullptr;  // sglang: (slots, kv_heads, 2 G) of format.scale_zero
   CodebookView book{};         // vector codes
+  PlaneLevels levels{};        // bit planes
 };
 
 // Refuses what no implementation does; both functions below begin with it.
@@ -57,8 +59,9 @@ Status write(const CacheFormat& format, const WriteRule& rule, const WriteRows& 
              const WriteTarget& target);
 
 namespace cuda {
-// Asynchronous on `stream`, capturable, no allocation. Native values are stored fastest where four rows that
-// follow each other fill four aligned positions of a page. Two rows must not have the same slot.
+// Not bit planes, which are written on the host. Asynchronous on `stream`, capturable, no allocation. Native
+// values are stored fastest where four rows that follow each other fill four aligned positions of a page. Two
+// rows must not have the same slot.
 Status write(const CacheFormat& format, const WriteRule& rule, const WriteRows& rows,
              const WriteTarget& target, void* stream);
 }  // namespace cuda

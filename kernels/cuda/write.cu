@@ -14,6 +14,7 @@ Status write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in, c
   if (in.tokens == 0) return {};
   const auto on = static_cast<cudaStream_t>(stream);
   const SideFormat& side = target.keys ? f.k : f.v;
+  if (side.kind == CodeKind::planes) return {"cuda::write: bit planes are written on the host, by write()"};
   const int64_t k = side_bytes(f, f.k), v = side_bytes(f, f.v);
   const bool native = f.layout == CacheLayout::native,
              packed = rule.round_bf16 || (in.type == FloatType::bf16 && !in.mean);

@@ -58,6 +58,8 @@ void decode_part(const DecodePart& part, const float* q, void* memory, float* pa
     sglang_keys(part, plan, q, s);
   } else if (f.k.kind == CodeKind::int2) {
     int2_keys(part, plan, q, s);
+  } else if (f.k.kind == CodeKind::planes) {
+    plane_keys(part, plan, q, s);
   } else {
     vector_keys(part, plan, q, s);
   }
@@ -79,6 +81,8 @@ void decode_part(const DecodePart& part, const float* q, void* memory, float* pa
     sglang_values(part, plan, s);
   } else if (f.v.kind == CodeKind::int2) {
     int2_values(part, plan, s);
+  } else if (f.v.kind == CodeKind::planes) {
+    plane_values(part, plan, s);
   } else {
     vector_values(part, plan, s);
   }

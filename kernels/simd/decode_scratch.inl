@@ -16,7 +16,7 @@ struct DecodeScratch {
   float* scales;       // (16, 64), with `minima` behind it
   float* minima;       // (8, 64)
   float* operands;     // what the inner loop multiplies with, in its order
-  float* lanes;        // int2: (dim, heads of a block, W)
+  float* lanes;        // int2: (dim, heads of a block, W); planes: (places, heads of a block, W)
   float* words;        // vectors: tables of keys
   float* sums;         // vectors: sums of weights
   float* rows;         // vectors: (64, dim)
@@ -24,18 +24,18 @@ struct DecodeScratch {
   int64_t bytes;
 
   DecodeScratch(const CacheFormat& f, void* memory) : o(nullptr), bytes(0) {
-    const bool vectors = f.k.kind != CodeKind::int2 || f.v.kind != CodeKind::int2;
+    const bool vectors = has_codebook(f), planes = f.k.kind == CodeKind::planes;
     const auto take = [&](int64_t count) {
       float* at = memory ? reinterpret_cast<float*>(static_cast<char*>(memory) + bytes) : nullptr;
       bytes += (4 * count + 63) / 64 * 64;
       return at;
     };
     tables_of = reinterpret_cast<int64_t*>(take(2));
-    logits = take(int64_t{f.group} * (vectors ? kPartTokensOfVectors : kPartTokens));
+    logits = take(int64_t{f.group} * coded_part_tokens(f));
     scales = take(16 * 64);
     minima = scales + 8 * 64;
     operands = take(f.dim * 32);
-    lanes = take(f.dim * 4 * W);
+    lanes = take(f.dim * (planes ? 2 : 1) * 4 * W);
     words = sums = rows = nullptr;
     if (!vectors) return;
     const int64_t table = f.dim / 4 * 256 * 4;

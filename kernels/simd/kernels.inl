@@ -1,5 +1,6 @@
 // All kernels of one level: OSCAR_LEVEL names it, OSCAR_WIDTH is the number of floats in a vector.
 #include "kernels/levels.h"
+#include "kernels/plane_pages.h"
 #include "kernels/simd/vector.inl"
 #include "kernels/vector_pages.h"
 //
@@ -21,6 +22,7 @@
 #include "kernels/simd/decode_int2.inl"
 #include "kernels/simd/decode_int2_keys.inl"
 #include "kernels/simd/decode_int2_values.inl"
+#include "kernels/simd/decode_planes.inl"
 #include "kernels/simd/decode_sglang.inl"
 #include "kernels/simd/decode_words.inl"
 //

@@ -8,6 +8,7 @@
 
 #include "kernels/half.h"
 #include "kernels/int2.h"
+#include "kernels/plane_pages.h"
 #include "kernels/vector_pages.h"
 
 namespace oscar::test {
@@ -129,6 +130,33 @@ std::vector<uint8_t> DecodeSample::vector_codes(bool keys, const DecodeShape& sh
   return codes;
 }
 
+// Every second head has fewer channels in each plane than there is room for.
+void DecodeSample::make_levels(bool keys) {
+  const SideFormat& side = keys ? format.k : format.v;
+  for (int i = 0; i < format.kv_heads * format.dim; ++i) {
+    const int channel = i % format.dim, fewer = i / format.dim % 2 * 5;
+    int bits = 0;
+    while (bits < kPlanes && channel < side.planes[bits] - fewer) ++bits;
+    bits_[keys].push_back(static_cast<uint8_t>(bits));
+    steps_[keys].push_back((2 + static_cast<float>(channel % 5) / 2) / static_cast<float>(1 << bits));
+  }
+  (keys ? inputs.k_levels : inputs.v_levels) = {steps_[keys].data(), bits_[keys].data()};
+}
+
+std::vector<uint8_t> DecodeSample::plane_codes(bool keys, const DecodeShape& shape, int b, int head,
+                                               uint64_t seed) const {
+  const int dim = format.dim;
+  const float* q = q_.data() + (int64_t{b} * format.kv_heads + head) * format.group * dim;
+  std::mt19937_64 random(seed);
+  std::vector<uint8_t> codes(int64_t{ends_[b]} * dim);
+  for (int64_t i = 0; i < std::ssize(codes); ++i) {
+    const int channel = static_cast<int>(i % dim), most = (1 << bits_[keys][head * dim + channel]) - 1;
+    codes[i] = static_cast<uint8_t>(random() & most);
+    if (keys && i / dim == shape.spike) codes[i] = static_cast<uint8_t>(q[channel] > 0 ? most : 0);
+  }
+  return codes;
+}
+
 void DecodeSample::fill(bool keys, const DecodeShape& shape, uint64_t seed) {
   const CacheFormat& f = format;
   const SideFormat& side = keys ? f.k : f.v;
@@ -140,7 +168,9 @@ void DecodeSample::fill(bool keys, const DecodeShape& shape, uint64_t seed) {
     if (!used[slot])
       std::fill_n(exact_rows_[keys].begin() + slot * f.kv_heads * dim, f.kv_heads * dim, 0xffff);
   }
-  if (side.kind != CodeKind::int2) {
+  if (side.kind == CodeKind::planes) {
+    make_levels(keys);
+  } else if (side.kind != CodeKind::int2) {
     std::mt19937_64 random(seed + 1);
     words_[keys].resize(int64_t{f.kv_heads} * 256 * dim);
     for (int8_t& x : words_[keys]) x = static_cast<int8_t>(static_cast<int>(random() % 255) - 127);
@@ -162,7 +192,8 @@ void DecodeSample::fill(bool keys, const DecodeShape& shape, uint64_t seed) {
         int2::encode_reference({.dim = dim, .groups = side.groups}, x.data(), end, codes.data(),
                                scale_zero.data());
       } else {
-        codes = vector_codes(keys, shape, b, head, own);
+        codes = side.kind == CodeKind::planes ? plane_codes(keys, shape, b, head, own)
+                                              : vector_codes(keys, shape, b, head, own);
         norms = normal(end, own + 1, 0.3f);
         for (float& x : norms) x = std::abs(x);
       }
@@ -180,6 +211,9 @@ void DecodeSample::fill(bool keys, const DecodeShape& shape, uint64_t seed) {
         if (side.kind == CodeKind::int2) {
           int2::pack_native(keys, dim, side.groups, codes.data() + int64_t{t} * dim / 4,
                             scale_zero.data() + int64_t{t} * 2 * side.groups, t % kPage, 1, block);
+        } else if (side.kind == CodeKind::planes) {
+          pack_planes(keys, side, dim, codes.data() + int64_t{t} * dim, side.norm ? &norms[t] : nullptr,
+                      t % kPage, 1, block);
         } else {
           pack_vector(keys, dim, size, codes.data() + int64_t{t} * dim / size,
                       side.norm ? &norms[t] : nullptr, t % kPage, 1, block);

@@ -13,7 +13,7 @@ struct DecodeShape {
   float softcap = 0;
   bool sinks = false, means = false;
   int32_t spike = -1;   // this coded key points where the first query of its KV head does,
-  float to_logit = 13;  // as far as that (vector codes: the best words there are)
+  float to_logit = 13;  // as far as that (vector codes and bit planes: the best there are)
 };
 
 class DecodeSample {
@@ -34,6 +34,8 @@ class DecodeSample {
   std::vector<float> rows(bool keys, const DecodeShape& shape, int b, int head, uint64_t seed) const;
   std::vector<uint8_t> vector_codes(bool keys, const DecodeShape& shape, int b, int head,
                                     uint64_t seed) const;
+  void make_levels(bool keys);
+  std::vector<uint8_t> plane_codes(bool keys, const DecodeShape& shape, int b, int head, uint64_t seed) const;
 
   std::vector<int32_t> ends_, firsts_, exact_, table_, exact_slots_;
   std::vector<int64_t> table_start_, exact_start_;
@@ -42,6 +44,8 @@ class DecodeSample {
   std::vector<float> q_, sinks_, means_[2], scale_zero_[2], book_scales_[2];
   std::vector<uint16_t> q_bf16_, half_scale_zero_[2], exact_rows_[2];
   std::vector<int8_t> words_[2];
+  std::vector<float> steps_[2];
+  std::vector<uint8_t> bits_[2];
 };
 
 }  // namespace oscar::test

@@ -60,6 +60,11 @@ void compare(const DecodeShape& shape, double tolerance = 1e-5) {
 constexpr SideFormat kInt2{}, kInt2x2{CodeKind::int2, 2}, k4x8{CodeKind::vector4x8},
     k8x8{CodeKind::vector8x8}, k4x8n{CodeKind::vector4x8, 1, true}, k8x8n{CodeKind::vector8x8, 1, true};
 
+// Bit planes in proportion to the head dimension: every kind of place, heads with room to spare.
+SideFormat planes(int dim, bool norm) {
+  return {CodeKind::planes, 1, norm, {dim, dim * 5 / 64 * 8, dim / 4, dim / 64 * 8}};
+}
+
 CacheFormat native(int dim, int group, SideFormat k, SideFormat v, int kv_heads = 2) {
   return {CacheLayout::native, dim, kv_heads, group, k, v};
 }
@@ -70,7 +75,7 @@ CacheFormat sglang(int dim, int group, int groups, FloatType type = FloatType::f
 // One of every kind that has its own code.
 std::vector<CacheFormat> kinds(int dim, int group) {
   return {native(dim, group, kInt2, kInt2), native(dim, group, k4x8, k4x8), native(dim, group, k8x8n, k8x8n),
-          sglang(dim, group, 1)};
+          native(dim, group, planes(dim, false), planes(dim, true)), sglang(dim, group, 1)};
 }
 
 TEST(Decode, EveryDimAndGroupsOfInt2) {
@@ -90,6 +95,18 @@ TEST(Decode, EveryDimAndGroupsOfSglang) {
     for (const int groups : {1, 2, 4}) {
       for (const FloatType type : {FloatType::f32, FloatType::bf16})
         compare({sglang(dim, 3, groups, type), {200, 1}});
+    }
+  }
+}
+
+TEST(Decode, EveryDimAndLengthsOfPlanes) {
+  for (const int dim : {64, 96, 128, 192, 256}) {
+    for (const bool norm : {false, true}) {
+      compare({native(dim, 3, planes(dim, norm), planes(dim, !norm)), {200, 65}, {3, 0}});
+      const SideFormat one{CodeKind::planes, 1, norm, {dim - 8}}, two{CodeKind::planes, 1, norm, {dim, dim}},
+          four{CodeKind::planes, 1, norm, {dim, dim, dim, dim}}, few{CodeKind::planes, 1, norm, {8, 8, 8}};
+      compare({native(dim, 4, one, two), {130}});
+      compare({native(dim, 2, four, few), {130}});
     }
   }
 }
@@ -239,6 +256,8 @@ TEST(Decode, RefusesWithASentence) {
   refuses(native(64, 1, {CodeKind::int2, 3}, kInt2), "groups");
   refuses(native(64, 1, {CodeKind::int2, 1, true}, kInt2), "row norms");
   refuses(sglang(96, 1, 1), "64, 128 or 256");
+  refuses(native(64, 1, planes(64, false), kInt2), "both bit planes");
+  refuses(native(64, 1, planes(64, false), planes(64, false)), "steps and bits");
   refuses(good, "no pages", [](DecodeSample& s) { s.inputs.pages = nullptr; });
   refuses(good, "codebook", [](DecodeSample& s) { s.inputs.v_book.words = nullptr; });
   refuses(good, "table", [](DecodeSample& s) { s.inputs.table = nullptr; });
