@@ -4,6 +4,7 @@
 #include "kernels/cuda/partials.cuh"
 #include "kernels/cuda/status.cuh"
 #include "kernels/device.h"
+#include "kernels/plane_launch.h"
 
 namespace oscar::cuda {
 namespace {
@@ -19,6 +20,12 @@ Status check_inputs(const CacheFormat& f, const DecodeInputs& in, const DecodeOu
     }
   } else if (!in.k_codes || !in.v_codes || !in.k_scale_zero || !in.v_scale_zero) {
     return {"cuda::decode: sglang codes and scales must be given"};
+  }
+  if (f.k.kind == CodeKind::planes) {
+    for (const PlaneLevels& levels : {in.k_levels, in.v_levels}) {
+      if (!levels.steps || !levels.bits) return {"cuda::decode: bit planes need their steps and bits"};
+    }
+    return {};
   }
   if (f.k.kind != CodeKind::int2 && (!in.k_book.words || !in.k_book.scales)) {
     return {"cuda::decode: vector keys need their codebook"};
@@ -46,11 +53,22 @@ Status decode(const CacheFormat& format, const DecodeInputs& inputs, const Decod
                             costs,        workspace,
                             outputs,      overlap && major >= 9,
                             shared_bytes, static_cast<cudaStream_t>(stream)};
-  const bool vectors = format.k.kind != CodeKind::int2 || format.v.kind != CodeKind::int2;
+  const bool planes = format.k.kind == CodeKind::planes;
+  const bool vectors = !planes && (format.k.kind != CodeKind::int2 || format.v.kind != CodeKind::int2);
   if (vectors) {
     if (Status s = check_vector(format); !s.ok()) return s;
   }
-  const auto family = vectors                                ? launch_vector
+  if (planes) {
+    constexpr int kStatic = 1024;
+    const int block = static_cast<int>(page_bytes(format) / format.kv_heads);
+    if (plane_shared_bytes(format.dim, block, 2) + kStatic > shared_bytes) {
+      return {
+          "cuda::decode: pages of these bit planes need more shared memory than a block of this device has: "
+          "use the CPU, or fewer bits"};
+    }
+  }
+  const auto family = planes                                 ? launch_planes
+                      : vectors                              ? launch_vector
                       : format.layout == CacheLayout::sglang ? launch_int2_sglang
                                                              : launch_int2_native;
   if (Status s = status_of(family(launch), "launching decode"); !s.ok()) return s;
@@ -87,6 +105,27 @@ cudaError_t launch_int2_native(const DecodeLaunch& launch) {
       return launch_native_192(launch);
     default:
       return launch_native_256(launch);
+  }
+}
+
+cudaError_t launch_planes_64(const DecodeLaunch&);
+cudaError_t launch_planes_96(const DecodeLaunch&);
+cudaError_t launch_planes_128(const DecodeLaunch&);
+cudaError_t launch_planes_192(const DecodeLaunch&);
+cudaError_t launch_planes_256(const DecodeLaunch&);
+
+cudaError_t launch_planes(const DecodeLaunch& launch) {
+  switch (launch.format.dim) {
+    case 64:
+      return launch_planes_64(launch);
+    case 96:
+      return launch_planes_96(launch);
+    case 128:
+      return launch_planes_128(launch);
+    case 192:
+      return launch_planes_192(launch);
+    default:
+      return launch_planes_256(launch);
   }
 }
 

@@ -23,6 +23,7 @@ struct DecodeLaunch {
 cudaError_t launch_int2_native(const DecodeLaunch& launch);  // int2 keys and values, native pages
 cudaError_t launch_int2_sglang(const DecodeLaunch& launch);
 cudaError_t launch_vector(const DecodeLaunch& launch);  // vector codes on one side or both, native pages
+cudaError_t launch_planes(const DecodeLaunch& launch);  // bit planes
 Status check_vector(const CacheFormat& format);         // what check_format() cannot know: this device
 
 // cudaLaunchKernelEx with the attribute that `overlap` asks for.

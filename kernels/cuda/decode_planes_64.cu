@@ -1,0 +1,9 @@
+#include "kernels/cuda/decode_planes.cuh"
+
+namespace oscar::cuda {
+
+cudaError_t launch_planes_64(const DecodeLaunch& d) {
+  return launch_planes_dim<64>(d);
+}
+
+}  // namespace oscar::cuda
