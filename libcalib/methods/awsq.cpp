@@ -55,7 +55,7 @@ class Channel {
 };
 
 // Evenly spaced levels of one channel, the step of least weighted error between a quarter of a normal
-// channel's and the one that reaches the largest value.
+// channel's and the one that reaches the largest value. Steps are float32: a cache holds one, not the words.
 struct Levels {
   std::vector<float> words;
   double error = 0;
@@ -67,7 +67,8 @@ static Levels uniform_levels(const Channel& channel, int bits) {
   const double least = 1.25 * channel.sigma() / (count + 1),
                most = std::max(2 * channel.largest() / (count - 1), 2 * least);
   double best = 0, error = channel.energy();
-  for (double step = least; step > 0 && step <= most * kFiner; step *= kFiner) {
+  for (double next = least; next > 0 && next <= most * kFiner; next *= kFiner) {
+    const double step = static_cast<float>(next);
     if (const double found = channel.error(count, step); found < error) {
       error = found;
       best = step;
