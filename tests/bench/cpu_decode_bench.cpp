@@ -30,6 +30,7 @@ struct Cache {
   std::vector<uint16_t> q;
   std::vector<int8_t> words;
   std::vector<float> scales, o;
+  std::vector<uint8_t> bits;
   int32_t end;
   int64_t start = 0;
 
@@ -58,7 +59,11 @@ struct Cache {
       q.push_back(static_cast<uint16_t>(random() & 0xbfff) & 0xbf9f);
     words.resize(int64_t{f.kv_heads} * 256 * f.dim);
     for (int8_t& x : words) x = static_cast<int8_t>(random());
-    scales.assign(f.kv_heads * f.dim / 4, 0.01f);
+    scales.assign(f.kv_heads * f.dim, 0.01f);
+    for (int i = 0; i < f.kv_heads * f.dim; ++i) {
+      const auto has = [&](int channels) { return i % f.dim < channels; };
+      bits.push_back(static_cast<uint8_t>(std::count_if(f.k.planes, f.k.planes + 4, has)));
+    }
     o.resize(q.size());
   }
   DecodeInputs inputs() const {
@@ -68,6 +73,7 @@ struct Cache {
     in.table = table.data();
     in.pages = pages.data();
     in.k_book = in.v_book = {words.data(), scales.data()};
+    in.k_levels = in.v_levels = {scales.data(), bits.data()};
     return in;
   }
   DecodeBatch batch() const { return {1, nullptr, &end, &start, nullptr, nullptr}; }
@@ -87,8 +93,9 @@ struct Contender {
 void shape(const char* name, int kv_heads, int group, int dim, int32_t tokens, int rounds) {
   std::printf("%s: %d query heads, %d KV heads, D = %d, %d tokens\n", name, kv_heads * group, kv_heads, dim,
               tokens);
-  constexpr SideFormat sides[] = {{}, {CodeKind::vector4x8}, {CodeKind::vector8x8}};
-  constexpr const char* names[] = {"int2", "vectors 4x8", "vectors 8x8"};
+  const SideFormat planes{CodeKind::planes, 1, false, {dim, dim * 5 / 64 * 8, dim / 4, dim / 64 * 8}};
+  const SideFormat sides[] = {{}, {CodeKind::vector4x8}, {CodeKind::vector8x8}, planes};
+  constexpr const char* names[] = {"int2", "vectors 4x8", "vectors 8x8", "bit planes, 2 bits"};
   std::vector<Cache> caches;
   for (const SideFormat& side : sides)
     caches.emplace_back(CacheFormat{CacheLayout::native, dim, kv_heads, group, side, side}, tokens);
