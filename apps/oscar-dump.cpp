@@ -203,7 +203,9 @@ nlohmann::ordered_json summary(const std::string& output, const DumpOptions& opt
   if (result.perplexity) j["perplexity"] = *result.perplexity;
   j["seconds"] = seconds;
   j["seconds_for_weights"] = result.waited;
-  if (plan.device) j["seconds_of_gpu"] = {{"busy", result.gpu_busy}, {"idle", result.gpu_idle}};
+  j["seconds_for_writing"] = result.waited_for_writing;
+  if (plan.device)
+    j["seconds_of_gpu"] = {{"first_layer", result.gpu_first_layer}, {"busy", result.gpu_busy}, {"idle", result.gpu_idle}};
   return j;
 }
 
@@ -316,10 +318,12 @@ int run(Arguments& a) {
   cli::note(
       a.common.quiet,
       fmt::format(
-          "{:.1f} tokens/s over {:.1f} s ({:.1f} s waiting for weights{}), {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
+          "{:.1f} tokens/s over {:.1f} s ({:.1f} s waiting for weights, {:.1f} s for layers to be written{}), {} of memory\nwrote {} ({})\nnext: {}oscar-fit {} -o rotations/",
           double(plan.calibration_tokens + plan.probe_tokens) / seconds, seconds, result.waited,
-          plan.device ? fmt::format("; in the forward the GPU was busy for {:.2f} s and idle for {:.2f} s", result.gpu_busy,
-                                    result.gpu_idle)
+          result.waited_for_writing,
+          plan.device ? fmt::format("; GPU: first layer {:.2f} s, with the loading of kernels, then {:.2f} s of work and "
+                                    "{:.2f} s idle",
+                                    result.gpu_first_layer, result.gpu_busy, result.gpu_idle)
                       : "",
           cli::human_bytes(double(peak_memory())), output,
           cli::human_bytes(double(std::filesystem::file_size(output))),

@@ -141,6 +141,10 @@ void Decoder::run_layer(const Sink& sink, const Attend& attend) {
   if (error) std::rethrow_exception(error);
   wait_for(model_.device());  // with the weights goes their memory
   gpu_time_.settle();
+  if (!first_layer_) {
+    first_layer_ = gpu_time_.busy() + gpu_time_.idle();
+    gpu_time_.restart();
+  }
   ++layer_;
   current_.reset();
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <optional>
 
 #include "libdump/models/model.h"
 #include "libdump/spill.h"
@@ -47,7 +48,10 @@ class Decoder {
   const DecoderLayer&
   weights();  // of the layer that run_layer() will run; read now if they are not there yet
   double waited() const { return waited_; }  // seconds for weights, while nothing computed
-  const GpuTime& gpu_time() const { return gpu_time_; }  // from the embedding on; sinks' kernels count as work
+  // Of a GPU: seconds from the embedding to the end of the first layer, in which LibTorch loads its kernels, and
+  // what comes after it. Kernels that `sink` launches from its thread count as work.
+  double first_layer() const { return first_layer_.value_or(0); }
+  const GpuTime& gpu_time() const { return gpu_time_; }
 
   const std::vector<at::Tensor>& hidden() const { return hidden_; }  // where the model is
   // Hidden states of all sequences before layer(), for --resume. Atomic; restore() refuses the states of
@@ -66,6 +70,7 @@ class Decoder {
   int layer_ = 0;
   double waited_ = 0;
   GpuTime gpu_time_;
+  std::optional<double> first_layer_;
   std::unique_ptr<DecoderLayer> current_;
   std::future<std::unique_ptr<DecoderLayer>> next_;
 };

@@ -204,7 +204,9 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   double save_cost = 0.1;
   std::future<void> writing;  // the layer before, while this one computes
   const auto written = [&] {
+    const auto begin = Clock::now();
     if (writing.valid()) writing.get();
+    result.waited_for_writing += std::chrono::duration<double>(Clock::now() - begin).count();
   };
   while (!decoder.done()) {
     const int layer = decoder.layer();
@@ -264,6 +266,7 @@ DumpResult dump(Model& model, const SequenceSet& set, const Provenance& provenan
   }
   written();
   result.waited = decoder.waited();
+  result.gpu_first_layer = decoder.first_layer();
   result.gpu_busy = decoder.gpu_time().busy();
   result.gpu_idle = decoder.gpu_time().idle();
   if (options.perplexity)

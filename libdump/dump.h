@@ -73,7 +73,8 @@ DumpPlan plan(const Model& model, const SequenceSet& sequences, const DumpOption
 struct DumpResult {
   StatisticsHeader header;
   double waited = 0;                 // seconds for weights, while nothing computed
-  double gpu_busy = 0, gpu_idle = 0;  // seconds of a GPU from the embedding to the last layer (GpuTime)
+  double waited_for_writing = 0;     // the same, for the layer before to be finished and written
+  double gpu_first_layer = 0, gpu_busy = 0, gpu_idle = 0;  // seconds of a GPU: as Decoder has them
   std::optional<double> perplexity;  // of the probes, or of the calibration sequences where there are none
 };
 // A worker runs its share of the sequences and writes its own file, to be read together with those of the

@@ -49,6 +49,7 @@ class GpuTime {
   void begin();
   void end();
   void settle();  // adds up what has been enclosed; wait_for() came before
+  void restart() { busy_ = idle_ = 0; }  // counts from the end of what settle() knows
   double busy() const { return busy_; }  // seconds
   double idle() const { return idle_; }
 

@@ -19,6 +19,7 @@
 #include "kernels/cpu.h"
 #include "kernels/diagnose.h"
 #include "kernels/gram.h"
+#include "kernels/quadratic_gram.h"
 #include "kernels/int2.h"
 #include "kernels/score_stats.h"
 
@@ -164,6 +165,11 @@ void shape(const char* name, int64_t tokens, int group, int kv_heads, int dim) {
   print("add_gram", seconds, 1, 2e-9 * rows * dim * dim, "GFLOP/s");
   seconds = best([&] { add_gram(q.data(), dim, weights.data(), rows, dim, gram.data()); });
   print("add_gram, weighted", seconds, 1, 2e-9 * rows * dim * dim, "GFLOP/s");
+  const QuadraticGram second{rows, dim, dim, q.data(), dim, q.data(), dim, gram.data()};
+  std::vector<double> of_values(dim * dim);
+  double total = 0;
+  seconds = best([&] { add_quadratic_gram(second, of_values.data(), &total); });
+  print("add_quadratic_gram", seconds, 1, 4e-9 * rows * dim * dim, "GFLOP/s");
 
   std::vector<uint8_t> codes(rows * dim / 4);
   std::vector<float> scale_zero(rows * 2), back(rows * dim);
