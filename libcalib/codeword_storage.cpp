@@ -34,8 +34,9 @@ std::vector<float> fp8_values(DType dtype) {
   return values;
 }
 
+// Beyond the largest: that.
 void round_fp16(std::vector<float>& words) {
-  for (float& word : words) word = f16_to_float(float_to_f16(word));
+  for (float& word : words) word = f16_to_float(float_to_f16(std::clamp(word, -65504.0f, 65504.0f)));
 }
 
 // To the nearest; of two, the smaller in magnitude.

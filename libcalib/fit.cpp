@@ -41,10 +41,16 @@ void check_statistics(const LayerStatistics& layer, Side side, const SideMethod&
 
 LayerFit fit_side(const LayerStatistics& layer, Side side, const SideMethod& method, const FitRun& run) {
   check_statistics(layer, side, method, run);
-  LayerFit fit = method.algorithm->fit(layer, side, method.options);
-  fit.check.layer = layer.sums.shape().layer;
-  fit.check.side = side;
-  return fit;
+  try {
+    LayerFit fit = method.algorithm->fit(layer, side, method.options);
+    fit.check.layer = layer.sums.shape().layer;
+    fit.check.side = side;
+    return fit;
+  } catch (const std::invalid_argument& error) {
+    // What refuses a head dim or a codec does not know whose it is, and layers differ.
+    if (std::string_view(error.what()).starts_with("layer ")) throw;
+    throw invalid("{}: {}", job_name(layer.sums.shape(), side, method), error.what());
+  }
 }
 
 // One line a side for the whole model, where one rotation a layer gives up much of what the heads' own would

@@ -91,7 +91,7 @@ Matrix hadamard(int d) {
   throw invalid(
       "Hadamard matrix of order {}: expected m 2^p with m from Paley's constructions (1, 12, 20, 28, 36, 44, "
       "…); "
-      "use the composition 'plain' or 'br', which need none",
+      "use the composition 'plain' or 'br', or a method without one (awvq, turboquant, kivi)",
       d);
 }
 

@@ -1,5 +1,7 @@
 #include "libcalib/targets.h"
 
+#include <algorithm>
+
 #include "formats/error.h"
 #include "libcalib/names.h"
 
@@ -15,6 +17,11 @@ double query_rows(const LayerSums& s) {
   return static_cast<double>(s.tokens) * s.shape().group();
 }
 
+// Zero for every head: never summed. For one head alone: its rows are zero.
+bool absent(const LayerSums& s, Sum sum) {
+  return std::ranges::all_of(s.values(sum), [](double x) { return x == 0; });
+}
+
 Matrix qqt(const LayerSums& s, int head) {
   return normalised(s.matrix(Sum::qq, head), query_rows(s));
 }
@@ -23,12 +30,12 @@ Matrix ktk(const LayerSums& s, int head) {
 }
 // Values of files that hold no more than what keys and queries weigh them with (moments of the serving
 // engine).
-bool only_weighted(const LayerSums& s, int head) {
-  return s.matrix(Sum::vv, head).trace() == 0 && s.scalar(Sum::proxy_weight, head) > 0;
+bool only_weighted(const LayerSums& s) {
+  return absent(s, Sum::vv) && !absent(s, Sum::proxy_weight);
 }
 
 Matrix vtv(const LayerSums& s, int head) {
-  if (only_weighted(s, head))
+  if (only_weighted(s))
     throw invalid(
         "layer {}: target vtv needs the plain second moment of the values, which this input does not have: "
         "use sst-proxy",
@@ -44,6 +51,10 @@ void need_scores(const LayerSums& s, int head, const char* target) {
         s.shape().layer, target);
   }
   if (s.scalar(Sum::mass, head) > 0) return;
+  if (!absent(s, Sum::mass))
+    throw invalid(
+        "layer {}, head {}: target {}: no query of this head has history mass, those of others have: use qqt",
+        s.shape().layer, head, target);
   throw invalid(
       "layer {}, head {}: target {}: no query has history mass; the calibration sequences are not longer "
       "than the windows: use longer ones, or qqt",
@@ -58,16 +69,19 @@ Matrix qqt_mass(const LayerSums& s, int head) {
 Matrix qqt_out(const LayerSums& s, int head) {
   need_scores(s, head, "qqt-out");
   if (s.scalar(Sum::out, head) > 0) return normalised(s.matrix(Sum::qq_out, head), s.scalar(Sum::out, head));
+  if (absent(s, Sum::out))
+    throw invalid(
+        "layer {}, head {}: target qqt-out: the file was written before oscar-dump weighted queries by the "
+        "output: dump again, or use qqt-mass",
+        s.shape().layer, head);
   throw invalid(
-      "layer {}, head {}: target qqt-out: the file was written before oscar-dump weighted queries by the "
-      "output: dump again, or use qqt-mass",
+      "layer {}, head {}: target qqt-out: no error of this head's keys moves its output: its values are all "
+      "the same, or W_O does not read them; use qqt-mass with importance=attention",
       s.shape().layer, head);
 }
 
 Matrix sst(const LayerSums& s, int head) {
-  const bool no_outputs =
-      s.matrix(Sum::oo, head).trace() == 0 && (s.matrix(Sum::vv, head).trace() > 0 || only_weighted(s, head));
-  if (no_outputs) {
+  if (absent(s, Sum::oo) && (!absent(s, Sum::vv) || only_weighted(s))) {
     throw invalid(
         "layer {}: target sst needs the attention outputs that oscar-dump keeps, which this input does not "
         "have: "

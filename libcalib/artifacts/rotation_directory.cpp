@@ -1,6 +1,7 @@
 #include "libcalib/artifacts/rotation_directory.h"
 
 #include <algorithm>
+#include <array>
 
 #include "formats/atomic_write.h"
 #include "formats/error.h"
@@ -20,10 +21,23 @@ bool is_candidate(const fs::path& path) {
          (name.starts_with("k_") || name.starts_with("v_"));
 }
 
-// In name order. Where files that manifest.json lists are still there, only those: they are of the last fit.
-// Of two with one stem, which have one content, the .pt.
+// Of `files`, those of the last fit: where manifest.json lists any that are still there, only what it lists. A directory
+// that is fitted to again keeps the files of other methods.
+std::vector<fs::path> of_last_fit(const fs::path& directory, const std::vector<fs::path>& files) {
+  const auto manifest = read_manifest(directory);
+  const bool current =
+      std::ranges::any_of(manifest, [&](const auto& entry) { return fs::exists(directory / entry.name); });
+  if (!current) return files;
+  std::vector<fs::path> listed;
+  std::ranges::copy_if(files, std::back_inserter(listed), [&](const fs::path& file) {
+    return std::ranges::find(manifest, file.filename().string(), &ManifestFile::name) != manifest.end();
+  });
+  return listed;
+}
+
+// In name order. Of two with one stem, which have one content, the .pt.
 std::vector<fs::path> candidates(const fs::path& directory) {
-  std::vector<fs::path> files, listed;
+  std::vector<fs::path> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
@@ -39,12 +53,7 @@ std::vector<fs::path> candidates(const fs::path& directory) {
   if (error)
     throw invalid("{}: expected a directory of rotation files: {}", directory.string(), error.message());
   std::sort(files.begin(), files.end());
-  const auto manifest = read_manifest(directory);
-  std::copy_if(files.begin(), files.end(), std::back_inserter(listed), [&](const fs::path& file) {
-    return std::any_of(manifest.begin(), manifest.end(),
-                       [&](const auto& entry) { return file.filename() == entry.name; });
-  });
-  if (!listed.empty()) files = listed;
+  files = of_last_fit(directory, files);
   const auto twin = [](const fs::path& a, const fs::path& b) { return a.stem() == b.stem(); };
   files.erase(std::unique(files.begin(), files.end(), twin), files.end());
   return files;
@@ -111,6 +120,19 @@ std::vector<ManifestFile> write_fit_directory(const fs::path& given, const FitRe
   auto files = write_all(pending.path(), record, formats);
   pending.publish();
   return files;
+}
+
+bool has_codes(const fs::path& directory) {
+  const fs::path file = directory / kCodesFile;
+  return fs::exists(file) && !of_last_fit(directory, {file}).empty();
+}
+
+bool has_rotations(const fs::path& directory) {
+  const auto files = candidates(directory);
+  return std::ranges::all_of(std::array{"k_rotation", "v_rotation"}, [&](const char* start) {
+    return std::ranges::any_of(
+        files, [&](const fs::path& file) { return file.filename().string().starts_with(start); });
+  });
 }
 
 RotationPair read_rotation_directory(const fs::path& path) {

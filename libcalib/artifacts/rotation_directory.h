@@ -15,4 +15,9 @@ enum class RotationFormat : uint8_t { Pt, SafeTensors };
 std::vector<ManifestFile> write_fit_directory(const std::filesystem::path& directory, const FitRecord& record,
                                               const std::vector<RotationFormat>& formats);
 
+// Whether the directory holds codes.safetensors, or rotation files of K and V, of the last fit: what an earlier method
+// left there does not count.
+bool has_codes(const std::filesystem::path& directory);
+bool has_rotations(const std::filesystem::path& directory);
+
 }  // namespace oscar

@@ -56,6 +56,15 @@ LayerShape read_shape(const Hdf5Reader& file, const std::string& path) {
   const auto scale = file.number(path, "scale");
   if (!scale) throw failure("{}: {}: attribute 'scale' is missing", file.path().string(), path);
   shape.scale = *scale;
+  if (path != layer_path(shape.layer))
+    throw failure("{}: {}: attribute 'layer' is {}, whose place is {}", file.path().string(), path,
+                  shape.layer, layer_path(shape.layer));
+  if (shape.q_heads % shape.kv_heads != 0)
+    throw failure("{}: {}: expected query heads that are a multiple of the KV heads, found {} and {}",
+                  file.path().string(), path, shape.q_heads, shape.kv_heads);
+  if (shape.sliding_window < 0 || !(shape.scale > 0) || !std::isfinite(shape.scale))
+    throw failure("{}: {}: expected a sliding window of at least 0 and a scale above 0, found {} and {}",
+                  file.path().string(), path, shape.sliding_window, shape.scale);
   // Files of models without these, and those written before, lack both.
   shape.logit_cap = file.number(path, "logit_cap").value_or(0);
   if (!(shape.logit_cap >= 0) || !std::isfinite(shape.logit_cap))
@@ -144,15 +153,18 @@ LayerStatistics StatisticsFile::layer(int id) const {
   const LayerShape& shape = shape_of(*this, id);
   const std::string path = layer_path(id);
   LayerStatistics layer;
+  std::vector<std::pair<Sum, Tensor>> stored;  // before memory is taken for what the attributes claim
+  for (const auto& sum : sum_table()) {
+    if (of_output(sum.sum) && !header_.has_output_scores) continue;
+    const std::string at = path + "/" + std::string(sum.name);
+    stored.emplace_back(sum.sum, need(file_, at, sum_shape(sum.kind, shape)));
+  }
   layer.sums = LayerSums(shape);
   layer.sums.tokens = need_integer(file_, path, "tokens");
   layer.sums.score_queries = need_integer(file_, path, "score_queries");
   layer.sums.score_tokens = need_integer(file_, path, "score_tokens");
-  for (const auto& sum : sum_table()) {
-    if (of_output(sum.sum) && !header_.has_output_scores) continue;
-    const std::string at = path + "/" + std::string(sum.name);
-    const Tensor tensor = need(file_, at, sum_shape(sum.kind, shape));
-    const auto to = layer.sums.values(sum.sum);
+  for (const auto& [sum, tensor] : stored) {
+    const auto to = layer.sums.values(sum);
     to_double(tensor.dtype, tensor.bytes.data(), to.size(), to.data());
   }
   for (size_t plane = 0; file_.exists(remainder_path(id, plane)); ++plane) {

@@ -17,7 +17,8 @@ namespace oscar::vector_codes {
 namespace {
 
 constexpr int kMaxSize = 64, kMaxBits = 16;
-constexpr float kMaxWord = 1e17f;  // the squares of 64 such channels stay within the search's range
+constexpr float kMaxWord =
+    1e17f;  // of words and rows: the squares of 64 such channels stay within the search's range
 constexpr double kMinNorm = 0x1p-24, kMaxNorm = 65504;
 
 uint16_t fp16_norm(double squares, int dim) {
@@ -107,6 +108,11 @@ class VectorRows : public EncodedRows {
   }
 
   void search(const float* rows) {
+    const auto* bad =
+        std::find_if(rows, rows + n_ * dim_, [](float x) { return !(std::abs(x) <= kMaxWord); });
+    if (bad != rows + n_ * dim_)
+      throw failure("codec vector: row {}, channel {}: {} is not a finite number up to {}",
+                    (bad - rows) / dim_, (bad - rows) % dim_, *bad, kMaxWord);
     std::vector<uint16_t> index(static_cast<size_t>(n_));
     for (const Field& field : fields_) {
       if (field.mask == 0) continue;

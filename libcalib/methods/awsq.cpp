@@ -105,7 +105,7 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
     const auto gain = [&](size_t c) {
       return bits[c] < kMostBits ? levels[c][static_cast<size_t>(bits[c])].error -
                                        levels[c][static_cast<size_t>(bits[c] + 1)].error
-                                 : -1.0;
+                                 : -INFINITY;  // below what a level can lose
     };
     for (int left = static_cast<int>(options.bits * dim); left > 0; --left) {
       size_t best = 0;

@@ -14,9 +14,8 @@ static LayerFit fit_in_metric(const LayerStatistics& layer, Side side, const Met
   LayerFit fit;
   for (size_t h = 0; h < metrics.size(); ++h) {
     const std::string what = place(layer, side, static_cast<int>(h), name);
-    constexpr double kFloor = 1e-12;
-    const Matrix root = matrix_power(metrics[h], 0.5, kFloor, what),
-                 inverse = matrix_power(metrics[h], -0.5, kFloor, what);
+    const Matrix root = matrix_power(metrics[h], 0.5, kMetricFloor, what),
+                 inverse = matrix_power(metrics[h], -0.5, kMetricFloor, what);
     const EigenDecomposition eigen = eigen_decomposition(root * moments[h] * root, what);
     const Matrix rotation = compose(composition, eigen);
     const Transform transform{

@@ -10,6 +10,8 @@
 namespace oscar {
 
 static constexpr double kRankFloor = 1e-10;
+static constexpr float kMostCoded =
+    1e17f;  // squares of 64 channels stay within the range of nearest_codeword
 
 std::string place(const LayerStatistics& layer, Side side, int head, std::string_view what) {
   return fmt::format("layer {}, {}{} ({})", layer.sums.shape().layer, side_name(side),
@@ -42,6 +44,25 @@ Matrix mean_of(const std::vector<Matrix>& matrices) {
   return mean / static_cast<double>(matrices.size());
 }
 
+// Files hold float32: what their readers would refuse is not written.
+static void check_held(const Transform& transform, const Vector& eigenvalues, const std::string& what) {
+  constexpr double kLimit = 1e-3;
+  const auto held = [](const Matrix& m) { return Matrix(m.cast<float>().cast<double>()); };
+  if (eigenvalues.size() && !eigenvalues.cast<float>().allFinite())
+    throw failure(
+        "{}: second moments up to {:.1e} do not fit the float32 of a file: rows of this size are no model's",
+        what, eigenvalues.maxCoeff());
+  const Matrix f = held(transform.forward);
+  const Matrix back = f * (transform.inverse.size() ? held(transform.inverse) : Matrix(f.transpose()));
+  const double error = (back - Matrix::Identity(f.rows(), f.rows())).cwiseAbs().maxCoeff();
+  if (f.allFinite() && error <= kLimit) return;
+  throw failure(
+      "{}: the map and its inverse, as float32, are off the identity by {:.1e}, expected at most {:.0e}: "
+      "channels of "
+      "these rows differ by more than it can hold; take a method whose map is a rotation",
+      what, error, kLimit);
+}
+
 void check_transform(LayerFit& fit, const Transform& transform, const Vector& eigenvalues, double residual,
                      const std::string& what) {
   constexpr double kLimit = 1e-8;
@@ -53,6 +74,7 @@ void check_transform(LayerFit& fit, const Transform& transform, const Vector& ei
                   transform.inverse.size() ? "map" : "rotation",
                   transform.inverse.size() ? "invertible" : "orthogonal", error, kLimit);
   }
+  check_held(transform, eigenvalues, what);
   FitCheck& check = fit.check;
   check.orthogonality = std::max(check.orthogonality, error);
   check.residual = std::max(check.residual, residual);
@@ -138,6 +160,10 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = i * total / count;  // evenly, so that every sequence has its share
     const float weight = weighted ? weights[static_cast<size_t>(row * heads + head)] : 1.0f;
+    if (!std::isfinite(weight))
+      throw failure(
+          "layer {}, head {}: the importance of sampled row {} is {}: the dump overflowed or is corrupt",
+          shape.layer, head, row, weight);
     if (!(weight > 0)) continue;
     const float* from = values.data() + (row * heads + head) * dim;
     result.rows.insert(result.rows.end(), from, from + dim);
@@ -156,6 +182,13 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
   transform.rows(result.rows.data(), dim, result.count, static_cast<int>(dim), mapped.data());
   for (size_t i = 0; i < mapped.size(); ++i)
     mapped[i] -= static_cast<float>(offset[static_cast<Eigen::Index>(i) % dim]);
+  const auto bad = std::ranges::find_if(mapped, [](float x) { return !(std::abs(x) <= kMostCoded); });
+  if (bad != mapped.end())
+    throw failure(
+        "layer {}, head {}: the sampled rows of {} come to {}, expected numbers up to {}: the dump "
+        "overflowed or "
+        "is corrupt",
+        shape.layer, head, side_name(side), *bad, kMostCoded);
   result.rows = std::move(mapped);
   return result;
 }

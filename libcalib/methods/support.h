@@ -17,7 +17,7 @@ Matrix mean_of(const std::vector<Matrix>& matrices);
 
 // Rank, condition, residual and orthogonality of one head's transform, folded into the worst of `fit.check`;
 // a rank below full is a warning. Maps that are not orthogonal by more than 1e-8 (F F^-1 = I) are
-// std::runtime_error.
+// std::runtime_error, and so are those that float32 cannot hold.
 void check_transform(LayerFit& fit, const Transform& transform, const Vector& eigenvalues, double residual,
                      const std::string& what);
 // diag(R^T Sigma R) of a rotation: Lemma 1.
@@ -36,7 +36,7 @@ double shared_rotation_loss(const std::vector<Matrix>& per_head);
 
 // The sampled rows of one head, (x - mean) forward, float32 (N, D) contiguous, and their importances (all 1
 // when !weighted). `limit` > 0 takes every so many-th row. std::invalid_argument when the statistics hold no
-// rows, or none with importance.
+// rows, or none with importance; std::runtime_error for rows that are not finite or beyond what codes can be made of.
 struct TrainingRows {
   std::vector<float> rows, weights;  // (N, D), (N)
   int64_t count = 0;

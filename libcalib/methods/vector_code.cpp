@@ -23,8 +23,8 @@ void normalise(TrainingRows& rows, int dim) {
     float* row = rows.rows.data() + r * dim;
     double squares = 0;
     for (int i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
-    const float rms =
-        f16_to_float(float_to_f16(static_cast<float>(std::max(std::sqrt(squares / dim), 0x1p-24))));
+    const double held = std::clamp(std::sqrt(squares / dim), 0x1p-24, 65504.0);  // as the codec has it
+    const float rms = f16_to_float(float_to_f16(static_cast<float>(held)));
     for (int i = 0; i < dim; ++i) row[i] /= rms;
     rows.weights[static_cast<size_t>(r)] *= rms * rms;
   }

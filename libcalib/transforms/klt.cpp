@@ -6,10 +6,12 @@
 
 namespace oscar {
 
-static constexpr double kFloor = 1e-9;
-
+// The identity where there is nothing to scale by (a head that no query reads, keys that are all zero): any metric
+// measures zeros.
 static Matrix power_of(const EigenDecomposition& eigen, double exponent, double floor) {
-  const double least = std::max(eigen.values.tail(1)[0] * floor, 1e-300);
+  const double largest = eigen.values.tail(1)[0];
+  if (!(largest > 0)) return Matrix::Identity(eigen.vectors.rows(), eigen.vectors.cols());
+  const double least = std::max(largest * floor, 1e-300);
   const Vector powers = eigen.values.cwiseMax(least).array().pow(exponent);
   return eigen.vectors * powers.asDiagonal() * eigen.vectors.transpose();
 }
@@ -47,7 +49,7 @@ double volume_spread(const Vector& variances, int size) {
 
 Klt klt(const Matrix& metric, const Centred& rows, Partition partition, int size, const std::string& what) {
   const EigenDecomposition m = eigen_decomposition(metric, what + ", metric");
-  const Matrix root = power_of(m, 0.5, kFloor), inverse_root = power_of(m, -0.5, kFloor);
+  const Matrix root = power_of(m, 0.5, kMetricFloor), inverse_root = power_of(m, -0.5, kMetricFloor);
   const EigenDecomposition e =
       eigen_decomposition(root * rows.covariance * root, what + ", covariance in the metric");
   const auto order = partition_order(static_cast<int>(metric.rows()), size, partition);

@@ -23,14 +23,16 @@ struct Klt {
   Vector eigenvalues;   // (D) ascending
   double residual = 0;  // of the decomposition
 };
-// Eigenvalues of M below 1e-9 of the largest count as that in the +-1/2 powers.
+// Eigenvalues of a metric below this share of the largest count as that in its +-1/2 powers: as float32 in a file,
+// map times inverse is then the identity to 3e-4, within what readers allow.
+inline constexpr double kMetricFloor = 1e-9;
 Klt klt(const Matrix& metric, const Centred& rows, Partition partition, int size, const std::string& what);
 
 // Largest over smallest geometric mean of the variances of a group.
 double volume_spread(const Vector& variances, int size);
 
 // M^exponent of a symmetric positive semidefinite matrix; eigenvalues below `floor` of the largest count as
-// that.
+// that. The identity where M is zero.
 Matrix matrix_power(const Matrix& m, double exponent, double floor, const std::string& what);
 
 }  // namespace oscar
