@@ -173,9 +173,14 @@ std::optional<SideCodes> side_codes(Content& c, Side side) {
 void write_codes_file(Content& c, const fs::path& out, const ConvertOptions&, Conversion& done) {
   auto k = side_codes(c, Side::K), v = side_codes(c, Side::V);
   if (!k || !v) throw unfit(c, kCodesFile, "codes or rotations of K and of V");
-  write_codes(out, {k->objective == v->objective ? k->objective : k->objective + "/" + v->objective, *k, *v},
+  fs::path path = out;
+  if (out.extension().empty()) {  // a directory, as for rotations: readers know the file by its name
+    make_directory(out);
+    path /= kCodesFile;
+  }
+  write_codes(path, {k->objective == v->objective ? k->objective : k->objective + "/" + v->objective, *k, *v},
               c.provenance);
-  done.files.push_back(out);
+  done.files.push_back(path);
 }
 void write_nova(Content& c, const fs::path& out, const ConvertOptions&, Conversion& done) {
   const auto k = side_codes(c, Side::K);
@@ -185,28 +190,34 @@ void write_nova(Content& c, const fs::path& out, const ConvertOptions&, Conversi
   if (c.v_codes || c.v) done.notes.push_back("codebook.pt holds keys alone: values need a file of their own");
 }
 void write_product(Content& c, const fs::path& out, const ConvertOptions&, Conversion& done) {
+  const bool directory = out.extension().empty();
+  const bool both = (c.k_books || c.k_codes) && (c.v_books || c.v_codes);
+  if (both && !directory)
+    throw invalid("{}: the input holds K and V, the output is one file: name a directory", out.string());
+  struct Part {
+    ProductCodebooks books;
+    std::optional<RotationSet>
+        maps;  // that codes carry: the engine wants them in a rotation file beside the books
+  };
+  std::vector<Part> parts;  // all of them before the first is written: K alone is not what was asked for
   for (const Side side : {Side::K, Side::V}) {
     auto& books = side == Side::K ? c.k_books : c.v_books;
     const auto& codes = side == Side::K ? c.k_codes : c.v_codes;
-    const bool both = (c.k_books || c.k_codes) && (c.v_books || c.v_codes);
-    if (!books && !codes) continue;
-    if (both && !out.extension().empty())
-      throw invalid("{}: the input holds K and V, the output is one file: name a directory", out.string());
-    if (out.extension().empty()) make_directory(out);
-    const auto target = [&](const std::string& name) { return out.extension().empty() ? out / name : out; };
-    if (!books) {
-      // Codes carry their maps: the engine wants them in a rotation file beside the books.
-      books = product_codebooks_of(*codes);
-      const RotationSet maps = maps_of(*codes);
-      const auto path = (out.extension().empty() ? out : out.parent_path()) / (books->rotation + ".pt");
-      write_rotations_pt(path, maps, c.provenance);
+    if (books) parts.push_back({*books, std::nullopt});
+    if (!books && codes) parts.push_back({product_codebooks_of(*codes), maps_of(*codes)});
+  }
+  if (parts.empty()) throw unfit(c, "a PQ file", "codebooks, or codes of one shape");
+  if (directory) make_directory(out);
+  for (const Part& part : parts) {
+    if (part.maps) {
+      const auto path = (directory ? out : out.parent_path()) / (part.books.rotation + ".pt");
+      write_rotations_pt(path, *part.maps, c.provenance);
       done.files.push_back(path);
     }
-    const auto path = target(product_codebooks_name(*books));
-    write_product_codebooks(path, *books);
+    const auto path = directory ? out / product_codebooks_name(part.books) : out;
+    write_product_codebooks(path, part.books);
     done.files.push_back(path);
   }
-  if (done.files.empty()) throw unfit(c, "a PQ file", "codebooks, or codes of one shape");
 }
 void write_moments_file(Content& c, const fs::path& out, const ConvertOptions& options, Conversion& done) {
   if (!c.moments && c.shards.empty()) throw unfit(c, moments_file_name(), "statistics");

@@ -7,6 +7,7 @@
 #include "libcalib/artifacts/codes_file.h"
 #include "libcalib/artifacts/convert.h"
 #include "libcalib/artifacts/gguf_rotations.h"
+#include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/artifacts/turboquant_bundle.h"
 
 namespace oscar {
@@ -20,15 +21,12 @@ constexpr std::string_view kDescriptions[] = {
     "a raw dump"};
 
 FileKind kind_of_directory(const fs::path& path) {
-  bool k = false, v = false;
   for (const auto& entry : fs::directory_iterator(path)) {
     const auto name = entry.path().filename().string();
     if (entry.is_directory() && name.starts_with("layer_")) return FileKind::RawDump;
-    k |= name.starts_with("k_rotation");
-    v |= name.starts_with("v_rotation");
   }
   if (fs::exists(path / "qkv_dumps") || fs::exists(path / "calibration_meta.json")) return FileKind::RawDump;
-  return fs::exists(path / kCodesFile) && !(k && v) ? FileKind::Codes : FileKind::RotationDirectory;
+  return has_codes(path) && !has_rotations(path) ? FileKind::Codes : FileKind::RotationDirectory;
 }
 
 // Of a layer's entry, or of the file.

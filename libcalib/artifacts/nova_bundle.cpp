@@ -33,8 +33,19 @@ bool has_structure(const SideCodes& codes, bool norm) {
 
 }  // namespace
 
+// All layers with the heads and the head dim of the first: the bundle has one array of maps.
+static bool one_geometry(const SideCodes& codes) {
+  const auto& first = codes.layers.begin()->second;
+  return std::ranges::all_of(codes.layers, [&](const auto& entry) {
+    return entry.second.size() == first.size() &&
+           std::ranges::all_of(entry.second, [&](const HeadCode& head) {
+             return head.transform.forward.rows() == first[0].transform.forward.rows();
+           });
+  });
+}
+
 bool is_nova_bundle(const SideCodes& codes) {
-  return has_structure(codes, true);
+  return has_structure(codes, true) && one_geometry(codes);
 }
 
 void write_nova_bundle(const std::filesystem::path& path, const SideCodes& codes) {

@@ -2,6 +2,7 @@
 #include "libcalib/artifacts/nova_bundle.h"
 
 #include "formats/dtype.h"
+#include "libcalib/artifacts/rotation_directory.h"
 #include "tests/calib/codec_support.h"
 #include "tests/calib/pt_support.h"
 
@@ -71,6 +72,20 @@ TEST(NovaBundle, HasTheStructureThatTheEngineReads) {
 std::vector<float> rows_through(const HeadCode& code, int layer, int head) {
   const auto rows = coded_rows(method_layers().at(layer), Side::K, head, code.transform);
   return decoded(*code.codec, rows, 32, code.options);
+}
+
+// A model that mixes head dims is fitted all the same: codes.safetensors holds its keys, the bundle has no place for them.
+TEST(NovaBundle, LayersOfTwoGeometriesHaveNone) {
+  FitInput input{method_layers(), {}};
+  input.layers[7] = full_statistics(shape_of(7, 2, 1, 64, 64), kTokens, 7);
+  FitRecord record;
+  record.method = parse_method("nova");
+  record.result = fit(input, record.method, {});
+  EXPECT_FALSE(is_nova_bundle(record.result.codes.k));
+  const TempDir folder;
+  write_fit_directory(folder / "out", record, {RotationFormat::Pt});
+  EXPECT_FALSE(fs::exists(folder / "out" / kNovaFile));
+  EXPECT_EQ(read_codes(folder / "out" / kCodesFile).k.layers.size(), 3u);
 }
 
 TEST(NovaBundle, WhatIsReadBackCodesBitForBitAlike) {

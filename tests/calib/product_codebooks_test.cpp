@@ -2,6 +2,7 @@
 #include "libcalib/artifacts/product_codebooks.h"
 
 #include "formats/dtype.h"
+#include "libcalib/artifacts/convert.h"
 #include "libcalib/artifacts/rotation_file.h"
 #include "tests/calib/codec_support.h"
 #include "tests/calib/pt_support.h"
@@ -339,6 +340,33 @@ TEST(ProductCodes, BooksHoldEqualGroupsWithoutNorm) {
   codes.layers.at(5).pop_back();
   EXPECT_THROW(product_codebooks_of(codes), std::invalid_argument);
   refused({Side::K, "x", {}}, "no layers");
+}
+
+ConvertOptions to(const char* target) {
+  ConvertOptions options;
+  options.to = target;
+  return options;
+}
+
+TEST(ProductCodes, AConversionOfBothSidesWritesBothOrNothing) {
+  const TempDir folder;
+  CacheCodes codes{"x", fitted("awvq").codes.k, fitted("kivi").codes.v};
+  write_codes(folder / "codes.safetensors", codes, {});
+  expect_said(message_of<std::invalid_argument>(
+                  [&] { convert({folder / "codes.safetensors"}, folder / "pq", to("pq")); }),
+              "PQ books hold vector codes alone");
+  EXPECT_FALSE(fs::exists(folder / "pq"));
+}
+
+// Under a name without an extension no reader would know the file.
+TEST(ProductCodes, CodesGoIntoADirectoryWithoutAnExtension) {
+  const TempDir folder;
+  const CacheCodes codes = fitted("awvq").codes;
+  write_codes(folder / "codes.safetensors", codes, {});
+  const auto done = convert({folder / "codes.safetensors"}, folder / "copy", to("codes"));
+  ASSERT_EQ(done.files, std::vector<fs::path>{folder / "copy" / "codes.safetensors"});
+  EXPECT_EQ(kind_of(folder / "copy"), FileKind::Codes);
+  EXPECT_EQ(bytes_of(read_codes(done.files[0])), bytes_of(codes));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "formats/pt.h"
 #include "formats/safetensors.h"
 #include "formats/sha256.h"
+#include "libcalib/artifacts/convert.h"
 #include "libcalib/artifacts/objective.h"
 #include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/compare.h"
@@ -388,6 +389,33 @@ TEST(RotationDirectory, PublishedNamesAndManifest) {
   fs::remove(dir / "rotations" / "manifest.json");
   EXPECT_THROW(read_rotation_directory(dir / "rotations"), std::invalid_argument);
   EXPECT_THROW(read_rotation_directory(dir / "nothing"), std::invalid_argument);
+}
+
+// Another method into the same directory: what the first left there is not read for it.
+TEST(RotationDirectory, FilesOfAnEarlierMethodDoNotCount) {
+  const test::TempDir dir;
+  FitRecord codes;
+  codes.method = parse_method("turboquant");
+  codes.result = fit({layers(), {}}, codes.method, {});
+  const auto codes_first = dir / "codes first", rotations_first = dir / "rotations first";
+  write_fit_directory(codes_first, codes, {RotationFormat::Pt});
+  EXPECT_TRUE(has_codes(codes_first));
+  write_fit_directory(codes_first, fit_record(), {RotationFormat::Pt});
+  EXPECT_TRUE(fs::exists(codes_first / "codes.safetensors"));
+  EXPECT_FALSE(has_codes(codes_first));
+  EXPECT_EQ(kind_of(codes_first), FileKind::RotationDirectory);
+  EXPECT_EQ(read_rotation_directory(codes_first).k.objective, "qqt_r_h_pbr");
+
+  write_fit_directory(rotations_first, fit_record(), {RotationFormat::Pt});
+  EXPECT_TRUE(has_rotations(rotations_first));
+  write_fit_directory(rotations_first, codes, {RotationFormat::Pt});
+  EXPECT_TRUE(has_codes(rotations_first));
+  EXPECT_FALSE(has_rotations(rotations_first));
+  EXPECT_EQ(kind_of(rotations_first), FileKind::Codes);
+  EXPECT_THROW(read_rotation_directory(rotations_first), std::invalid_argument);
+  fs::remove(rotations_first / "manifest.json");  // nothing says which is the later
+  EXPECT_TRUE(has_codes(rotations_first));
+  EXPECT_EQ(read_rotation_directory(rotations_first).k.objective, "qqt_r_h_pbr");
 }
 
 // A serving engine that calibrates itself says so while it publishes K and V, which belong together.
