@@ -73,14 +73,31 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
 
 inline std::vector<int> parse_list(const std::string& option, const std::string& text) {
   std::vector<int> values;
-  for (const auto& part : split(text, ',')) values.push_back(static_cast<int>(parse_integer(option, part)));
+  for (const auto& part : split(text, ',')) {
+    const int64_t value = parse_integer(option, part);
+    if (value > INT32_MAX) throw invalid("{}: {} is no number of a probe", option, value);
+    values.push_back(static_cast<int>(value));
+  }
   return values;
 }
 
-inline Windows windows(const Measure& options, const StatisticsHeader& header) {
-  return {.sink = options.sink.value_or(header.windows.sink),
-          .recent = options.recent.value_or(header.windows.recent)};
+inline Windows checked(const Windows& windows) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // sums of two are positions
+  if (windows.sink < 0 || windows.recent < 0 || windows.sink > kMost || windows.recent > kMost)
+    throw invalid("windows sink {}, recent {}: expected numbers from 0 to {}", windows.sink, windows.recent,
+                  kMost);
+  return windows;
 }
+inline Windows windows(const Measure& options, const StatisticsHeader& header) {
+  return checked({.sink = options.sink.value_or(header.windows.sink),
+                  .recent = options.recent.value_or(header.windows.recent)});
+}
+
+struct Output {
+  std::string option, path;  // empty: not asked for; "-": stdout
+};
+// Before hours of measuring: that every output can be written where it is asked for, and over nothing that is read.
+void check_outputs(const std::vector<Output>& outputs, const std::vector<std::filesystem::path>& inputs);
 
 inline int64_t first_position(const Measure& options, const Windows& windows) {
   if (options.positions.empty()) return windows.sink + windows.recent;
@@ -94,6 +111,22 @@ inline bool is_list(const std::string& text) {
   return text.find(',') != std::string::npos;
 }
 
+// [NAME=]DIR or [NAME=]K.pt,V.pt. What exists under the whole text is that: a path may hold = and commas.
+struct NamedPaths {
+  std::string name;  // may be empty
+  std::vector<std::string> paths;
+};
+inline NamedPaths named_paths(const std::string& text) {
+  const auto exists = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+  };
+  const auto equals = text.find('=');
+  const bool named = equals != std::string::npos && equals < text.find('/') && !exists(text);
+  const auto place = named ? text.substr(equals + 1) : text;
+  return {named ? text.substr(0, equals) : "", exists(place) ? std::vector{place} : split(place, ',')};
+}
+
 struct NamedRotations {
   std::string name;
   std::optional<CacheCodes> codes;  // of a directory with codes.safetensors: codecs and all
@@ -101,10 +134,7 @@ struct NamedRotations {
 };
 // [NAME=]DIR, [NAME=]K.pt,V.pt or [NAME=]codes.safetensors. Without a name: that of the directory.
 inline NamedRotations read_named_rotations(const std::string& text) {
-  const auto equals = text.find('=');
-  const auto place = equals == std::string::npos ? text : text.substr(equals + 1);
-  auto name = equals == std::string::npos ? "" : text.substr(0, equals);
-  const auto parts = split(place, ',');
+  auto [name, parts] = named_paths(text);
   if (parts.empty() || parts.size() > 2)
     throw invalid("--rotations {}: expected [NAME=]DIR or [NAME=]K.pt,V.pt", text);
   const auto path = std::filesystem::absolute(parts[0]).lexically_normal();
@@ -113,13 +143,12 @@ inline NamedRotations read_named_rotations(const std::string& text) {
   if (name.empty())
     name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
   if (parts.size() == 1) {
-    const auto codes_file = file ? path : path / kCodesFile;
-    if (std::filesystem::exists(codes_file)) {
-      NamedRotations result{name, read_codes(codes_file), {}};
+    if (file || has_codes(path)) {
+      NamedRotations result{name, read_codes(file ? path : path / kCodesFile), {}};
       result.codes->name = name;
       return result;
     }
-    return {name, std::nullopt, read_rotation_directory(place)};
+    return {name, std::nullopt, read_rotation_directory(parts[0])};
   }
   NamedRotations result{name, std::nullopt, {read_rotations(parts[0]), read_rotations(parts[1])}};
   check(result.pair.k, parts[0]);

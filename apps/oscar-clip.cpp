@@ -64,6 +64,9 @@ int main(int argc, char** argv) {
                   "0.9,0.94,0.98\n");
   return cli::run(app, argc, argv, [&] {
     cli::use_threads(common);
+    auto inputs = measure.statistics;
+    for (const auto& path : cli::named_paths(rotations).paths) inputs.emplace_back(path);
+    cli::check_outputs({{"-o", output}}, inputs);
     const auto& codec = find_codec(measure.codec);
     const StatisticsReader statistics(measure.statistics, cli::threads_or_cores(common.threads));
     const auto named = cli::read_named_rotations(rotations);

@@ -143,6 +143,10 @@ cli::FitSource source_of(const Arguments& a, int threads) {
   }
   if (!a.inputs.empty() && (a.layers > 0 || a.head_dim > 0))
     throw invalid("--layers and --head-dim are for --method hadamard without statistics");
+  constexpr int64_t kMost = int64_t{1} << 25;  // numbers of one side: 128 MiB a file
+  if (int64_t{a.layers} * a.head_dim * a.head_dim > kMost)
+    throw invalid("--layers {} --head-dim {}: no model is that large: expected layers x D^2 up to {}",
+                  a.layers, a.head_dim, kMost);
   cli::FitSource source{a.inputs, {}, a.layers, a.head_dim, threads, a.common.quiet};
   if (!a.id_space.empty()) source.id_space = parse_id_space(a.id_space);
   return source;
@@ -285,8 +289,10 @@ int fit_command(const Arguments& a) {
                                        }});
   }
   std::vector<RotationFormat> formats;
-  for (const auto& name : a.formats)
-    formats.push_back(name == "pt" ? RotationFormat::Pt : RotationFormat::SafeTensors);
+  for (const auto& name : a.formats) {
+    const auto format = name == "pt" ? RotationFormat::Pt : RotationFormat::SafeTensors;
+    if (std::ranges::find(formats, format) == formats.end()) formats.push_back(format);
+  }
   const auto files = write_fit_directory(a.output, record, formats);
   print_summary(a, input, record.result, files);
   if (a.json) cli::print_json(manifest_json(record, files));

@@ -48,8 +48,20 @@ void write_output(const Options& options, const std::string& path, const std::st
   }
 }
 
+void check_outputs(const Options& options) {
+  auto inputs = options.rows.measure.statistics;
+  for (const auto& text : options.rows.rotations) {
+    for (const auto& path : cli::named_paths(text).paths) inputs.emplace_back(path);
+  }
+  if (!options.rows.clip.empty()) inputs.emplace_back(options.rows.clip);
+  for (const auto& file : options.compare) inputs.emplace_back(file);
+  cli::check_outputs({{"--json", options.json}, {"--csv", options.csv}, {"--report", options.report}},
+                     inputs);
+}
+
 // Side by side: what only one of two pairs holds is a difference.
 int compare_files(const Options& options) {
+  check_outputs(options);
   const auto a = rotations_in(options.compare[0]), b = rotations_in(options.compare[1]);
   if (a.size() != b.size())
     throw invalid("{} holds {}, {} holds {}: compare one side with one side", options.compare[0],
@@ -100,7 +112,8 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
     request.token_probes = choose_probes("--token-probes", options.token_probes, stored, stored);
   for (const int probe : request.token_probes) {
     if (probe < 0 || static_cast<size_t>(probe) >= stored)
-      throw invalid("--token-probes: {}: the statistics have {}, numbered from 0", probe, stored);
+      throw invalid("{}: {}: the statistics have {}, numbered from 0",
+                    options.token_probes.empty() ? "--probes" : "--token-probes", probe, stored);
   }
   if (options.generate > 0 || !options.model.empty() || !options.token_probes.empty()) {
     if (!options.end_to_end) throw invalid("--generate, --model and --token-probes need --end-to-end");
@@ -120,6 +133,9 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
 
 int verify_rows(const Options& options) {
   cli::use_threads(options.common);
+  check_outputs(options);
+  if (!options.baseline.empty())
+    read_report(options.baseline, "oscar-verify/1");  // refused before anything is measured
   const StatisticsReader statistics(options.rows.measure.statistics,
                                     cli::threads_or_cores(options.common.threads));
   auto asked = request(options, statistics);
@@ -139,6 +155,8 @@ int verify_rows(const Options& options) {
         [&](const VerificationStep& step) { progress.update(step.done, step.total, step.what); },
         [&](const std::string& text) { cli::note(options.common.quiet, "note: " + text); });
   }
+  std::vector<std::string> worse;  // than the baseline, which --json may replace
+  if (!options.baseline.empty()) worse = regressions(report, options.baseline, options.baseline_tolerance);
   const bool taken = options.json == "-" || options.csv == "-" || options.report == "-";
   (taken ? std::cerr : std::cout) << to_text(report, options.per_layer);
   write_output(options, options.json, to_json(report).dump(2) + '\n');
@@ -160,10 +178,7 @@ int verify_rows(const Options& options) {
   auto failed = exceeded(report, bounded, options.bounds);
   if (bounded.empty() && (options.bounds.max_kl || options.bounds.max_output_error))
     failed.push_back("none of the rows that the bounds are for could be measured: see the notes");
-  if (!options.baseline.empty()) {
-    for (auto& line : regressions(report, options.baseline, options.baseline_tolerance))
-      failed.push_back(std::move(line));
-  }
+  failed.insert(failed.end(), worse.begin(), worse.end());
   if (failed.empty()) return 0;
   throw wanting("{}", fmt::join(failed, "\n"));
 }
@@ -180,6 +195,13 @@ std::string quoted_command(int argc, char** argv) {
 
 void add_options(CLI::App& app, Options& o) {
   auto& rows = o.rows;
+  // CLI::NonNegativeNumber lets nan through, which no figure is ever above.
+  const CLI::Validator number(
+      [](const std::string& text) {
+        const auto value = cli::parse_number(text);
+        return value && *value >= 0 ? std::string() : "expected a number from 0, found " + text;
+      },
+      "NUMBER");
   auto* statistics = app.add_option("statistics", rows.measure.statistics,
                                     "stats.h5 with probes, from oscar-dump, or every shard of a run")
                          ->type_name("STATS.h5");
@@ -199,7 +221,7 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"windows", "bits", "clip"}))
       ->group("Rows");
   app.add_option("--sweep-windows", rows.sweep_windows, "SINK/RECENT,… of --sweep windows")
-      ->capture_default_str()
+      ->default_str(cli::kSweepWindows)
       ->group("Rows");
   app.add_option(
          "--clip", rows.clip,
@@ -228,11 +250,13 @@ void add_options(CLI::App& app, Options& o) {
       ->group("End to end");
   app.add_option("--token-probes", o.token_probes, "As --probes, for the end-to-end run (default: the same)")
       ->group("End to end");
-  app.add_option("--generate", o.generate, "Greedy tokens of each probe, compared with the exact model's")
-      ->check(CLI::NonNegativeNumber)
-      ->group("End to end");
+  auto* generate =
+      app.add_option("--generate", o.generate, "Greedy tokens of each probe, compared with the exact model's")
+          ->check(CLI::NonNegativeNumber)
+          ->group("End to end");
   app.add_option("--prompt", o.prompt, "Tokens of the probe before the generated ones")
       ->check(CLI::PositiveNumber)
+      ->needs(generate)
       ->capture_default_str()
       ->group("End to end");
   app.add_option("--json", o.json, "Write the report as JSON; - is stdout, the table then goes to stderr")
@@ -245,14 +269,18 @@ void add_options(CLI::App& app, Options& o) {
       ->group("Output");
   app.add_option("--max-kl", o.bounds.max_kl,
                  "Exit 1 if a layer's attention KL is above, in a row of --rotations or --methods")
+      ->check(number)
       ->group("Bounds");
   app.add_option("--max-output-error", o.bounds.max_output_error, "The same for the output error")
+      ->check(number)
       ->group("Bounds");
-  app.add_option("--baseline", o.baseline, "Exit 1 if a row got worse than in this earlier --json report")
-      ->group("Bounds");
+  auto* baseline =
+      app.add_option("--baseline", o.baseline, "Exit 1 if a row got worse than in this earlier --json report")
+          ->group("Bounds");
   app.add_option("--baseline-tolerance", o.baseline_tolerance, "Relative increase that --baseline allows")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(number)
+      ->needs(baseline)
       ->group("Bounds");
   auto* compare =
       app.add_option("--compare", o.compare, "Two rotation files A B: exit 1 if they mean different things")
@@ -261,7 +289,7 @@ void add_options(CLI::App& app, Options& o) {
           ->excludes(statistics);
   app.add_option("--tolerance", o.tolerance, "Relative difference of covariances that --compare allows")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(number)
       ->needs(compare)
       ->group("Comparison");
 }

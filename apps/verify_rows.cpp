@@ -17,15 +17,25 @@ Clip read_clip_option(const RowChoice& choice, const std::vector<int>& probes) {
   Clip clip;
   clip.rotations.model_k = kHandRatioK;
   clip.rotations.model_v = kHandRatioV;
+  if (choice.clip.empty() && choice.clip_by_layer)
+    throw invalid("--clip-by-layer needs --clip and the clip.json of oscar-clip");
   if (choice.clip.empty()) return clip;
   const auto parts = split(choice.clip, ',');
   const auto k = parse_number(parts[0]);
   const auto v = parts.size() == 2 ? parse_number(parts[1]) : std::nullopt;
+  if (choice.clip_by_layer && k && v)
+    throw invalid("--clip-by-layer needs the clip.json of oscar-clip, not --clip {}", choice.clip);
   if (k && v) {
+    for (const double ratio : {*k, *v}) {
+      if (!(ratio >= 0 && ratio <= 1))
+        throw invalid("--clip {}: expected two ratios from 0 (off) to 1", choice.clip);
+    }
     clip.baseline_k = clip.rotations.model_k = *k;
     clip.baseline_v = clip.rotations.model_v = *v;
     return clip;
   }
+  if (choice.rotations.empty())
+    throw invalid("--clip {}: its ratios are of rotations, and no --rotations are given", choice.clip);
   clip.rotations = read_clip(choice.clip);
   for (const int probe : clip.rotations.probes) {
     if (std::ranges::find(probes, probe) == probes.end()) continue;
@@ -118,7 +128,8 @@ std::vector<Windows> parse_windows(const std::string& text) {
   for (const auto& part : split(text, ',')) {
     const auto sides = split(part, '/');
     if (sides.size() != 2) throw invalid("--sweep-windows: expected SINK/RECENT,…, found '{}'", part);
-    list.push_back({parse_integer("--sweep-windows", sides[0]), parse_integer("--sweep-windows", sides[1])});
+    list.push_back(
+        checked({parse_integer("--sweep-windows", sides[0]), parse_integer("--sweep-windows", sides[1])}));
   }
   return list;
 }
@@ -140,6 +151,7 @@ std::vector<std::string> method_names(const std::vector<std::string>& asked, boo
 std::pair<std::string, std::string> named_method(const std::string& text) {
   const auto equals = text.find('='), colon = text.find_first_of(":/");
   if (equals == std::string::npos || (colon != std::string::npos && colon < equals)) return {text, text};
+  if (equals == 0) throw invalid("--methods {}: expected [NAME=]METHOD, found an empty name", text);
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
@@ -151,12 +163,20 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
   const ScalarRows scalar{statistics.header().layers, &find_codec(choice.measure.codec),
                           choice.measure.groups};
   Rows result;
+  if (!choice.sweep_windows.empty() && choice.sweep != "windows")
+    throw invalid("--sweep-windows {}: is of --sweep windows", choice.sweep_windows);
   const auto has = [&](const std::string& name) {
     return std::ranges::find(result.rows, name, &VerificationRow::name) != result.rows.end();
   };
   if (!choice.no_baselines && choice.sweep.empty()) {
-    for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v))
-      result.rows.push_back(ready(std::move(row), shapes));
+    try {
+      for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v))
+        result.rows.push_back(ready(std::move(row), shapes));
+    } catch (const std::invalid_argument& error) {
+      if (choice.rotations.empty() && choice.methods.empty()) throw;
+      result.rows.clear();
+      note(choice.quiet, fmt::format("note: the baselines are left out: {}", error.what()));
+    }
   }
   for (const auto& text : choice.rotations) {
     auto named = read_named_rotations(text);
@@ -199,7 +219,8 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
     std::vector<VerificationRow> expanded;
     std::vector<std::string> names;
     for (const auto& row : result.rows) {
-      for (const Windows& windows : parse_windows(choice.sweep_windows)) {
+      for (const Windows& windows :
+           parse_windows(choice.sweep_windows.empty() ? kSweepWindows : choice.sweep_windows)) {
         expanded.push_back(row);
         expanded.back().windows = windows;
         expanded.back().name += fmt::format(" @ {}/{}", windows.sink, windows.recent);

@@ -9,10 +9,12 @@
 
 namespace oscar::cli {
 
+inline constexpr const char* kSweepWindows = "4/0,64/256,128/1024";
+
 struct RowChoice {
   Measure measure;
   std::vector<std::string> rotations, methods;
-  std::string clip, sweep, sweep_windows = "4/0,64/256,128/1024";
+  std::string clip, sweep, sweep_windows;  // of --sweep windows; empty: kSweepWindows
   bool clip_by_layer = false, no_baselines = false, quiet = false;
   int threads = 1;
 };

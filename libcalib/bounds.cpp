@@ -1,6 +1,7 @@
 #include "libcalib/bounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
@@ -22,10 +23,12 @@ std::vector<std::string> exceeded(const VerifyReport& report, const std::vector<
     for (const auto& [what, field] : kBounded) {
       const auto& bound = field == &LayerDiagnostics::attention_kl ? bounds.max_kl : bounds.max_output_error;
       if (!bound) continue;
-      const auto worst = std::ranges::max_element(row->layers, {}, field);
-      if ((*worst).*field <= *bound) continue;
-      const auto above =
-          std::ranges::count_if(row->layers, [&](const auto& layer) { return layer.*field > *bound; });
+      const auto beyond = [&](const auto& layer) { return !(layer.*field <= *bound); };  // nan is
+      const auto above = std::ranges::count_if(row->layers, beyond);
+      if (above == 0) continue;
+      auto worst =
+          std::ranges::find_if(row->layers, [&](const auto& layer) { return std::isnan(layer.*field); });
+      if (worst == row->layers.end()) worst = std::ranges::max_element(row->layers, {}, field);
       lines.push_back(fmt::format("row '{}', layer {}: {} {:.6g} exceeds the bound {} ({} of {} layers do)",
                                   name, worst->layer, what, (*worst).*field, *bound, above,
                                   row->layers.size()));
@@ -85,11 +88,19 @@ std::vector<std::string> regressions(const VerifyReport& report, const std::file
     check_same(baseline, "probes", json.at("probes"), report.probes);
     check_same(baseline, "probe lengths", json.at("probe_tokens"), report.probe_tokens);
     std::vector<std::string> lines;
+    bool compared = false;
     for (const auto& row : report.rows) {
       const auto* before = find_entry(json.at("rows"), "name", row.name);
       if (!before) continue;
+      compared = true;
       const auto found = compare_row(row, *before, tolerance);
       lines.insert(lines.end(), found.begin(), found.end());
+    }
+    if (!compared) {
+      std::vector<std::string> names;
+      for (const auto& row : json.at("rows")) names.push_back(row.at("name"));
+      throw invalid("{}: no row of this run has a name of the baseline's, {}: nothing can be compared",
+                    baseline.string(), fmt::join(names, ", "));
     }
     return lines;
   } catch (const Json::exception& error) {

@@ -121,6 +121,7 @@ ClipReport search_clip(const StatisticsReader& statistics, const RotationSet* k,
   const auto& header = statistics.header();
   const auto& shapes = header.layers;
   if (shapes.empty()) throw invalid("{}: the statistics have no layers", statistics.path().string());
+  if (!codec.clips) throw invalid("codec {} clips nothing: there is no ratio to search", codec.name);
   if (options.queries < 1) throw invalid("clip search over {} queries: expected at least 1", options.queries);
   for (const double ratio : options.ratios) {
     if (!(ratio >= 0 && ratio <= 1)) throw invalid("clip ratio {}: expected 0 (off) to 1", ratio);

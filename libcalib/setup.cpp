@@ -36,6 +36,13 @@ SideCodes scalar_codes(Side side, const std::vector<LayerShape>& shapes, const R
       heads.push_back(head);
     }
   }
+  if (codes.layers.empty() && !shapes.empty()) {
+    std::vector<int> asked, known;
+    for (const auto& shape : shapes) asked.push_back(shape.layer);
+    for (const auto& entry : rotation->layers) known.push_back(entry.first);
+    throw invalid("the {} rotation '{}' is of layers {}, the statistics are of {}: another model's",
+                  side_name(side), rotation->objective, fmt::join(known, ", "), fmt::join(asked, ", "));
+  }
   return codes;
 }
 

@@ -63,6 +63,9 @@ INSTANTIATE_TEST_SUITE_P(Options, ClipRefusal,
                                          Refusal{"RatioNegative", {"--ratios", "-0.5"}, 2, "-0.5"},
                                          Refusal{"NoQueries", {"--queries", "0"}, 2, "0"},
                                          Refusal{"UnknownCodec", {"--codec", "int1"}, 2, "sglang-prefill"},
+                                         Refusal{"WindowsBeyondAnyModel", {"--sink", "9223372036854775807"}, 2, "windows sink"},
+                                         Refusal{"OutputOverTheStatistics", {"-o", "@stats.h5"}, 2, "is an input of this run"},
+                                         Refusal{"OutputIsADirectory", {"-o", "@empty"}, 2, "found a directory"},
                                          Refusal{"GroupsThatDoNotDivide", {"--groups", "3"}, 2, "3"}),
                          refusal_name);
 
@@ -83,6 +86,23 @@ INSTANTIATE_TEST_SUITE_P(Options, VerifyRefusal,
                                          Refusal{"ThreeRotationFiles", {"--rotations", "a,b,c"}, 2, "a,b,c"},
                                          Refusal{"BoundNotANumber", {"--max-kl", "small"}, 2, "small"},
                                          Refusal{"ToleranceNegative", {"--baseline-tolerance", "-1"}, 2, "--baseline-tolerance"},
+                                         Refusal{"ClipRatioNotANumber", {"--clip", "nan,0.9"}, 2, "nan,0.9"},
+                                         Refusal{"BoundNan", {"--max-kl", "nan"}, 2, "found nan"},
+                                         Refusal{"ToleranceNan", {"--baseline-tolerance", "nan"}, 2, "found nan"},
+                                         Refusal{"ToleranceWithoutBaseline", {"--baseline-tolerance", "0.1"}, 2, "--baseline"},
+                                         Refusal{"BaselineNotThere", {"--baseline", "/nowhere/r.json"}, 2, "/nowhere/r.json"},
+                                         Refusal{"ProbeBeyondInt", {"--probes", "4294967296,"}, 2, "--probes"},
+                                         Refusal{"ProbeNotStored", {"--probes", "9,"}, 2, "--probes: 9"},
+                                         Refusal{"WindowsWithoutSweep", {"--sweep-windows", "4/8"}, 2, "--sweep windows"},
+                                         Refusal{"PromptWithoutGenerate", {"--prompt", "5"}, 2, "--generate"},
+                                         Refusal{"RowWithoutName", {"--methods", "=naive"}, 2, "empty name"},
+                                         Refusal{"ClipByLayerWithoutClip", {"--clip-by-layer"}, 2, "clip.json"},
+                                         Refusal{"ClipByLayerOfTwoRatios", {"--clip-by-layer", "--clip", "0.9,0.9"}, 2, "clip.json"},
+                                         Refusal{"TwoOutputsInOneFile", {"--csv", "@new.json"}, 2, "--json and --csv"},
+                                         Refusal{"OutputOverTheStatistics", {"--csv", "@stats.h5"}, 2, "is an input of this run"},
+                                         Refusal{"OutputOverTheClip", {"--clip", "@clip.json", "--csv", "@clip.json"}, 2, "is an input of this run"},
+                                         Refusal{"OutputIsADirectory", {"--report", "@empty"}, 2, "found a directory"},
+                                         Refusal{"OutputNowhere", {"--report", "/nowhere/r.html"}, 2, "/nowhere"},
                                          Refusal{"CompareAndStatistics", {"--compare", "a.pt", "b.pt"}, 2, "--compare"}),
                          refusal_name);
 
@@ -90,6 +110,8 @@ TEST(Refusals, WhatIsRequired) {
   const Bench& bench = finished();
   expect_refusal(bench, {binary("oscar-fit").string(), bench.stats()}, {"", {}, 2, "-o"});
   expect_refusal(bench, {binary("oscar-fit").string(), "-o", (bench / "new").string()}, {"", {}, 2, "input"});
+  expect_refusal(bench, {binary("oscar-fit").string(), "--method", "hadamard", "--layers", "4096", "--head-dim", "4096", "-o", (bench / "new").string()},
+                 {"", {}, 2, "no model is that large"});
   expect_refusal(bench, {binary("oscar-clip").string(), bench.stats()}, {"", {}, 2, "--rotations"});
   expect_refusal(bench, {binary("oscar-clip").string(), "--rotations", bench.rotations()}, {"", {}, 2, "statistics"});
   expect_refusal(bench, {binary("oscar-verify").string()}, {"", {}, 2, "stats.h5"});

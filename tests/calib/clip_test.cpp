@@ -151,6 +151,19 @@ TEST(Clip, Refusals) {
   request = options({0.9});
   request.probes = {};
   refused(request, 1, "no probes chosen");
+
+  const auto said = [&](const RotationSet* k, const CodecInfo& other) -> std::string {
+    try {
+      search_clip(statistics, k, nullptr, other, 1, options({0.9}), {});
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(said(nullptr, find_codec("bf16")), "codec bf16 clips nothing: there is no ratio to search");
+  const auto others = random_rotations({shape_of(16)}, Side::K, false, 1);
+  EXPECT_NE(said(&others, codec()).find("is of layers 2, the statistics are of 1, 3"), std::string::npos)
+      << said(&others, codec());
 }
 
 }  // namespace

@@ -161,6 +161,32 @@ TEST(Bounds, NameRowLayerAndValue) {
   EXPECT_THROW(exceeded(report, {"other"}, {}), std::invalid_argument);
 }
 
+TEST(Bounds, WhatIsNotANumberExceedsThemAll) {
+  auto report = sample();
+  for (auto& layer : report.rows[1].layers) layer.attention_kl = 0.01;
+  EXPECT_TRUE(exceeded(report, {"mine"}, {.max_kl = 0.1, .max_output_error = {}}).empty());
+  report.rows[1].layers[1].attention_kl = NAN;
+  const auto lines = exceeded(report, {"mine"}, {.max_kl = 0.1, .max_output_error = {}});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "row 'mine', layer 7: attention_kl nan exceeds the bound 0.1 (1 of 2 layers do)");
+}
+
+TEST(Bounds, ABaselineWithoutAnyOfTheRowsIsRefused) {
+  TempDir folder;
+  write(folder / "report.json", to_json(sample()).dump());
+  auto report = sample();
+  report.rows[0].name = "renamed";
+  EXPECT_TRUE(regressions(report, folder / "report.json", 0).empty());
+  report.rows[1].name = "renamed too";
+  try {
+    regressions(report, folder / "report.json", 0);
+    ADD_FAILURE();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("naive, mine: nothing can be compared"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Bounds, ABaselineAllowsWhatItSays) {
   TempDir folder;
   const auto path = folder / "report.json";
