@@ -12,7 +12,6 @@ void set_form(TransformerSpec& spec) {
   spec.after_attention = "post_attention_layernorm";
   spec.before_mlp = "pre_feedforward_layernorm";
   spec.after_mlp = "post_feedforward_layernorm";
-  spec.activation = Activation::GeluTanh;
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.config.hidden));
 }
 
@@ -23,8 +22,6 @@ bool slides(int layer) {
 }  // namespace
 
 TransformerSpec gemma2_hf(const HfConfig& config) {
-  if (config.flag("use_bidirectional_attention", false))
-    throw config.unsupported("use_bidirectional_attention", "attention must be causal");
   TransformerSpec spec = config.common();
   set_form(spec);
   spec.norm_offset = 1;
@@ -41,6 +38,7 @@ TransformerSpec gemma2_hf(const HfConfig& config) {
 TransformerSpec gemma2_gguf(const GgufFile& file) {
   TransformerSpec spec = common_gguf(file);
   set_form(spec);
+  spec.activation = Activation::GeluTanh;
   const auto cap = [&](const char* key) {
     const auto value = file.number(std::string("gemma2.") + key);
     if (!value || !(*value > 0))

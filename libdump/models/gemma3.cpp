@@ -13,7 +13,6 @@ void set_form(TransformerSpec& spec) {
   spec.after_attention = "post_attention_layernorm";
   spec.before_mlp = "pre_feedforward_layernorm";
   spec.after_mlp = "post_feedforward_layernorm";
-  spec.activation = Activation::GeluTanh;
   // As the reference computes it: rounded to the dtype that the family ships in.
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.config.hidden));
   for (auto& layer : spec.layers) layer.qk_norm = QkNorm::Head;
@@ -22,13 +21,17 @@ void set_form(TransformerSpec& spec) {
 }  // namespace
 
 TransformerSpec gemma3_hf(const HfConfig& config) {
-  if (config.flag("use_bidirectional_attention", false))
-    throw config.unsupported("use_bidirectional_attention", "attention must be causal");
   TransformerSpec spec = config.common();
   set_form(spec);
   spec.norm_offset = 1;
   spec.logit_cap = config.cap("final_logit_softcapping", 0);
+  if (config.has("attn_logit_softcapping"))
+    throw config.unsupported("attn_logit_softcapping",
+                             "transformers ignores it in this family, other engines do not");
+  config.rope_fields();  // refuses contradictions
   const nlohmann::json* parameters = config.find("rope_parameters");
+  if (parameters && !parameters->contains("full_attention"))
+    throw config.unsupported("rope_parameters", "expected those of full_attention and of sliding_attention");
   const auto of = [&](const char* kind) -> const nlohmann::json* {
     if (!parameters) return nullptr;
     const auto entry = parameters->find(kind);
@@ -37,11 +40,10 @@ TransformerSpec gemma3_hf(const HfConfig& config) {
   const int d = spec.layers.at(0).attention.dim_k;
   const nlohmann::json* global = of("full_attention") ? of("full_attention") : config.find("rope_scaling");
   spec.config.ropes = {config.rope(global, config.number("rope_theta", 1e6), d),
-                       config.rope(of("sliding_attention"), config.number("rope_local_base_freq", 1e4), d)};
+                       config.rope(of("sliding_attention"), config.number("rope_local_base_freq"), d)};
   const double scale = 1 / std::sqrt(config.number("query_pre_attn_scalar", 256.0));
   for (auto& layer : spec.layers) {
     layer.attention.scale = scale;
-    layer.attention.logit_cap = config.cap("attn_logit_softcapping", 0);
     layer.qkv_bias = layer.out_bias = config.flag("attention_bias", false);
   }
   const auto pattern =
@@ -55,6 +57,7 @@ TransformerSpec gemma3_hf(const HfConfig& config) {
 TransformerSpec gemma3_gguf(const GgufFile& file) {
   TransformerSpec spec = common_gguf(file);
   set_form(spec);
+  spec.activation = Activation::GeluTanh;
   RopeConfig local = spec.config.ropes[0];
   local.base = file.number("gemma3.rope.freq_base_swa").value_or(1e4);
   local.scaling = "none";

@@ -9,6 +9,7 @@ TransformerSpec glm4_moe_hf(const HfConfig& config) {
   TransformerSpec spec = config.common("n_routed_experts");
   if (config.integer("n_group", 1) != 1 || config.integer("topk_group", 1) != 1)
     throw config.unsupported("n_group", "experts in groups are not supported");
+  need_sigmoid_scores(config);
   MoeSpec moe;
   moe.experts = static_cast<int>(config.integer("n_routed_experts"));
   moe.top = static_cast<int>(config.integer("num_experts_per_tok"));

@@ -6,11 +6,15 @@ namespace oscar {
 
 TransformerSpec gpt_oss_hf(const HfConfig& config) {
   TransformerSpec spec = config.common("num_local_experts");
+  if (!config.rope_fields()) {
+    const nlohmann::json released = {{"rope_type", "yarn"}, {"factor", 32.0}, {"truncate", false},
+                                     {"original_max_position_embeddings", 4096}};
+    auto& rope = spec.config.ropes[0];
+    rope = config.rope(&released, rope.base, rope.dim);
+  }
   MoeSpec moe;
   moe.experts = static_cast<int>(config.integer("num_local_experts"));
-  // The name of newer exporters first.
-  moe.top = static_cast<int>(
-      config.integer(config.has("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token"));
+  moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
   moe.intermediate = spec.config.intermediate;
   moe.router = "router";
   moe.router_bias = true;  // softmax over the chosen is softmax over all, normalised

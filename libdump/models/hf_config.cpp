@@ -33,6 +33,7 @@ HfConfig::HfConfig(const std::filesystem::path& directory) : path_(directory.str
   if (type_.empty() && root.contains("model_type") && root["model_type"].is_string())
     type_ = root["model_type"];
   if (type_.empty()) throw failure("{}: 'model_type' is missing", file.string());
+  fill_in();
 }
 
 const Json* HfConfig::find(const char* key) const {
@@ -88,14 +89,31 @@ std::invalid_argument HfConfig::unsupported(const char* key, std::string_view wh
   return invalid("{}/config.json: '{}' {}: {}", path_, key, found ? found->dump() : "absent", why);
 }
 
-double HfConfig::rotary_share(const Json* parameters) const {
-  constexpr const char* kKey = "partial_rotary_factor";
-  const Json* share =
-      parameters && parameters->is_object() && parameters->contains(kKey) ? &(*parameters)[kKey] : find(kKey);
-  if (!share) return 1;
-  if (!share->is_number() || !(share->get<double>() > 0 && share->get<double>() <= 1))
-    throw wrong(path_, kKey, "a number above 0, 1 at most", share);
-  return share->get<double>();
+int HfConfig::rotary_dims(const Json* parameters, int head_dim) const {
+  constexpr const char *kShare = "partial_rotary_factor", *kDims = "rotary_dim";
+  const bool there = parameters && parameters->is_object() && parameters->contains(kShare);
+  const Json* share = there && !(*parameters)[kShare].is_null() ? &(*parameters)[kShare] : find(kShare);
+  int dims = head_dim;
+  if (share) {
+    if (!share->is_number() || !(share->get<double>() > 0 && share->get<double>() <= 1))
+      throw wrong(path_, kShare, "a number above 0, 1 at most", share);
+    if (!defaults_.contains(kShare) && share->get<double>() != 1)
+      throw invalid(
+          "{}/config.json: '{}' {}: transformers rotates whole heads in this family, other engines do not",
+          path_, kShare, share->dump());
+    dims = static_cast<int>(head_dim * share->get<double>());  // cut, as transformers does it
+  }
+  if (!defaults_.contains(kDims) || !has(kDims)) return dims;
+  if (share && integer(kDims) != dims)
+    throw unsupported(kDims, fmt::format("'{}' makes them {}", kShare, dims));
+  return static_cast<int>(integer(kDims));
+}
+
+const Json* HfConfig::rope_fields() const {
+  const Json *parameters = find("rope_parameters"), *scaling = find("rope_scaling");
+  if (parameters && scaling && *parameters != *scaling)
+    throw unsupported("rope_scaling", "'rope_parameters' says something else: expected one of them");
+  return parameters ? parameters : scaling;
 }
 
 TransformerSpec HfConfig::common(std::string_view experts) const {
@@ -103,6 +121,9 @@ TransformerSpec HfConfig::common(std::string_view experts) const {
     if (experts.empty() && integer(key, 0) > 0)
       throw unsupported(key, "a mixture of experts that this family does not have");
   }
+  if (flag("use_bidirectional_attention", false))
+    throw unsupported("use_bidirectional_attention", "attention must be causal");
+  if (!flag("is_causal", true)) throw unsupported("is_causal", "attention must be causal");
   TransformerSpec spec;
   ModelConfig& config = spec.config;
   config.path = path_;
@@ -124,12 +145,16 @@ TransformerSpec HfConfig::common(std::string_view experts) const {
   a.kv_heads = static_cast<int>(integer("num_key_value_heads", a.q_heads));
   a.dim_k = a.dim_v = static_cast<int>(integer("head_dim", config.hidden / a.q_heads));
   a.scale = 1.0 / std::sqrt(static_cast<double>(a.dim_k));
-  const Json* parameters = find("rope_parameters") ? find("rope_parameters") : find("rope_scaling");
-  const int rotary = static_cast<int>(std::lround(a.dim_k * rotary_share(parameters)));
-  config.ropes = {rope(parameters, number("rope_theta", 10000.0), rotary)};
-  if (config.ropes[0].scaling == "dynamic")
-    config.context =
-        static_cast<int64_t>(std::min(static_cast<double>(config.context) * config.ropes[0].factor, 0x1p40));
+  const Json* parameters = rope_fields();
+  const bool by_kind = defaults_.contains("rope_local_base_freq");  // Gemma 3: its file takes them apart
+  config.ropes = {rope(by_kind ? nullptr : parameters, number("rope_theta", 10000.0),
+                       rotary_dims(parameters, a.dim_k))};
+  const RopeConfig& scaled = config.ropes[0];
+  if (scaled.scaling == "dynamic" || scaled.scaling == "linear" || scaled.scaling == "yarn") {
+    // Most state the context that was trained, some the one that is meant.
+    const auto trained = static_cast<double>(scaled.scaling == "yarn" ? scaled.original_context : config.context);
+    config.context = std::max(config.context, static_cast<int64_t>(std::min(trained * scaled.factor, 0x1p40)));
+  }
   constexpr int64_t kMostLayers = 1 << 13;  // a lie about them must not become memory
   const int64_t layers = integer("num_hidden_layers");
   if (layers > kMostLayers)
@@ -139,7 +164,8 @@ TransformerSpec HfConfig::common(std::string_view experts) const {
     a.layer = i;
     spec.layers.push_back(layer);
   }
-  const auto activation = text("hidden_act", text("hidden_activation", "silu"));
+  const bool gemma = defaults_.contains("hidden_activation");  // whose hidden_act means nothing
+  const auto activation = gemma ? text("hidden_activation", "gelu_pytorch_tanh") : text("hidden_act", "silu");
   if (activation == "gelu_pytorch_tanh" || activation == "gelu_new")
     spec.activation = Activation::GeluTanh;
   else if (activation != "silu" && activation != "swish")

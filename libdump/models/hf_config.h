@@ -10,8 +10,9 @@ namespace oscar {
 
 class HfConfig {
  public:
-  // config.json of the directory; the fields of its text_config where there is one. std::invalid_argument
-  // without the file, std::runtime_error for what is no JSON object.
+  // config.json of the directory; the fields of its text_config where there is one. Keys that are absent are
+  // those of the family's class in transformers (hf_defaults.cpp); null is null. std::invalid_argument without
+  // the file, std::runtime_error for what is no JSON object.
   explicit HfConfig(const std::filesystem::path& directory);
 
   const std::string& path() const { return path_; }        // of the directory
@@ -32,18 +33,23 @@ class HfConfig {
 
   // What most families share: sizes, heads, head_dim (stated, else hidden / heads), scale 1 / sqrt(d), layers
   // of one kind, one rotary embedding of rope_theta or rope_parameters with its scaling.
-  // Experts are refused unless the family knows them: `experts` is the key of their number, which some
-  // exporters write under two names.
+  // Experts are refused unless the family knows them: `experts` is the key of their number. What
+  // is not causal is refused, and so is a share of a head that is rotated where transformers would ignore it.
   TransformerSpec common(std::string_view experts = {}) const;
+  // rope_parameters, or rope_scaling of older exporters; nullptr without. std::invalid_argument where they
+  // contradict each other.
+  const nlohmann::json* rope_fields() const;
   // The rotary embedding that `parameters` (rope_scaling or rope_parameters, or nullptr) ask for.
   RopeConfig rope(const nlohmann::json* parameters, double base, int dim) const;
 
  private:
-  double rotary_share(const nlohmann::json* parameters) const;  // partial_rotary_factor, of either place
+  // Of a head: partial_rotary_factor, of either place, or rotary_dim.
+  int rotary_dims(const nlohmann::json* parameters, int head_dim) const;
+  void fill_in();
 
   std::string path_, type_;
   bool sees_ = false;
-  nlohmann::json json_;
+  nlohmann::json json_, defaults_ = nlohmann::json::object();  // of the file, of the class
 };
 
 }  // namespace oscar

@@ -44,12 +44,14 @@ class RopeFields {
   }
   std::string type() const {
     for (const char* key : {"rope_type", "type"}) {
-      if (has(key) && fields_[key].is_string()) {
-        const std::string type = fields_[key];
-        // What the first Phi-3 releases called it.
-        return type == "su" || (type == "yarn" && has("short_factor")) ? "longrope" : type;
-      }
+      if (!has(key)) continue;
+      if (!fields_[key].is_string())
+        throw failure("{}/config.json: rope scaling: '{}' is not a text", path_, key);
+      const std::string type = fields_[key];
+      // What the first Phi-3 releases called it.
+      return type == "su" || (type == "yarn" && has("short_factor")) ? "longrope" : type;
     }
+    if (has("factor")) throw failure("{}/config.json: rope scaling has a 'factor' and no 'rope_type'", path_);
     return "default";
   }
   bool flag(const char* key, bool otherwise) const {
@@ -74,9 +76,13 @@ RopeConfig HfConfig::rope(const Json* parameters, double base, int dim) const {
   RopeConfig rope;
   rope.base = base;
   rope.dim = dim;
-  if (!parameters || !parameters->is_object()) return rope;
+  if (!parameters) return rope;
+  if (!parameters->is_object())
+    throw failure("{}/config.json: rope scaling: expected an object, found {}", path_, parameters->dump());
   const RopeFields fields(*parameters, path_);
   rope.base = fields.positive("rope_theta", base);
+  if (std::ranges::any_of(*parameters, [](const Json& field) { return field.is_object(); }))
+    throw invalid("{}/config.json: rope scaling: parameters for each kind of layer are not supported", path_);
   const std::string type = fields.type();
   if (type == "default") return rope;
   rope.scaling = type;

@@ -6,6 +6,7 @@ namespace oscar {
 
 TransformerSpec minimax_m2_hf(const HfConfig& config) {
   TransformerSpec spec = config.common("num_local_experts");
+  need_sigmoid_scores(config);
   MoeSpec moe;
   moe.experts = static_cast<int>(config.integer("num_local_experts"));
   moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
@@ -16,8 +17,6 @@ TransformerSpec minimax_m2_hf(const HfConfig& config) {
   moe.up = "w3";
   moe.down = "w2";
   moe.correction_name = "block_sparse_moe.e_score_correction_bias";
-  const int d = spec.layers.at(0).attention.dim_k;
-  if (config.has("rotary_dim")) spec.config.ropes[0].dim = static_cast<int>(config.integer("rotary_dim", d));
   for (auto& layer : spec.layers) {
     layer.moe = moe;
     if (config.flag("use_qk_norm", true)) layer.qk_norm = QkNorm::Row;

@@ -6,7 +6,7 @@ namespace oscar {
 
 TransformerSpec mistral_hf(const HfConfig& config) {
   TransformerSpec spec = config.common();
-  for (auto& layer : spec.layers) layer.attention.sliding_window = config.integer("sliding_window", 0);
+  set_window(spec, config, config.integer("sliding_window", 0));
   return spec;
 }
 

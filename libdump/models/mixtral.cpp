@@ -7,16 +7,14 @@ TransformerSpec mixtral_hf(const HfConfig& config) {
   TransformerSpec spec = config.common("num_local_experts");
   MoeSpec moe;
   moe.experts = static_cast<int>(config.integer("num_local_experts"));
-  moe.top = static_cast<int>(config.integer("num_experts_per_tok", 2));
+  moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
   moe.intermediate = spec.config.intermediate;
   moe.stem = "block_sparse_moe";
   moe.gate = "w1";
   moe.up = "w3";
   moe.down = "w2";
-  for (auto& layer : spec.layers) {
-    layer.moe = moe;
-    layer.attention.sliding_window = config.integer("sliding_window", 0);
-  }
+  for (auto& layer : spec.layers) layer.moe = moe;
+  set_window(spec, config, config.integer("sliding_window", 0));
   return spec;
 }
 

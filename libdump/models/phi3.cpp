@@ -6,7 +6,7 @@ namespace oscar {
 TransformerSpec phi3_hf(const HfConfig& config) {
   TransformerSpec spec = config.common();
   spec.fused_qkv = spec.fused_gate_up = true;
-  set_windows(spec, config, config.integer("sliding_window", 0), [](int) { return true; });
+  set_window(spec, config, config.integer("sliding_window", 0));
   return spec;
 }
 

@@ -11,9 +11,7 @@ namespace oscar {
 TransformerSpec qwen3_moe_hf(const HfConfig& config) {
   TransformerSpec spec = config.common("num_experts");
   MoeSpec moe;
-  // Newer exporters write the second name.
-  moe.experts =
-      static_cast<int>(config.integer(config.has("num_experts") ? "num_experts" : "num_local_experts"));
+  moe.experts = static_cast<int>(config.integer("num_experts"));
   moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
   moe.intermediate = static_cast<int>(config.integer("moe_intermediate_size"));
   moe.normalise = config.flag("norm_topk_prob", false);
@@ -26,9 +24,7 @@ TransformerSpec qwen3_moe_hf(const HfConfig& config) {
     const bool listed = dense && std::find(dense->begin(), dense->end(), id) != dense->end();
     if (!listed && step > 0 && (id + 1) % step == 0) layer.moe = moe;
   }
-  set_windows(spec, config,
-              config.flag("use_sliding_window", false) ? config.integer("sliding_window", 0) : 0,
-              [](int) { return true; });
+  set_window(spec, config, config.flag("use_sliding_window", false) ? config.integer("sliding_window", 0) : 0);
   return spec;
 }
 

@@ -8,14 +8,10 @@
 namespace oscar {
 
 TransformerSpec qwen_hybrid(const HfConfig& config, std::string_view experts, bool fused_delta) {
-  constexpr double kRotaryShare = 0.25;
   TransformerSpec spec = config.common(experts);
+  if (spec.activation != Activation::Silu)
+    throw config.unsupported("hidden_act", "the gated delta rule is known with silu only");
   spec.norm_offset = 1;
-  const nlohmann::json* parameters = config.find("rope_parameters");
-  const bool stated =
-      config.has("partial_rotary_factor") || (parameters && parameters->contains("partial_rotary_factor"));
-  auto& rope = spec.config.ropes[0];
-  if (!stated) rope.dim = static_cast<int>(rope.dim * kRotaryShare);
   DeltaSpec delta;
   delta.k_heads = config.integer("linear_num_key_heads", 16);
   delta.v_heads = config.integer("linear_num_value_heads", 32);
@@ -51,11 +47,9 @@ TransformerSpec qwen_hybrid(const HfConfig& config, std::string_view experts, bo
 
 MoeSpec qwen_experts(const HfConfig& config) {
   MoeSpec moe;
-  moe.experts =
-      static_cast<int>(config.integer(config.has("num_experts") ? "num_experts" : "num_local_experts"));
+  moe.experts = static_cast<int>(config.integer("num_experts"));
   moe.top = static_cast<int>(config.integer("num_experts_per_tok"));
   moe.intermediate = static_cast<int>(config.integer("moe_intermediate_size"));
-  moe.normalise = config.flag("norm_topk_prob", true);
   moe.shared = static_cast<int>(config.integer("shared_expert_intermediate_size", 512));
   moe.shared_name = "shared_expert";
   moe.shared_gate = true;
@@ -101,7 +95,8 @@ TransformerSpec qwen_hybrid_gguf(const GgufFile& file, bool experts, bool tiled)
 
 TransformerSpec qwen3_next_hf(const HfConfig& config) {
   TransformerSpec spec = qwen_hybrid(config, "num_experts", true);
-  const MoeSpec moe = qwen_experts(config);
+  MoeSpec moe = qwen_experts(config);
+  moe.normalise = config.flag("norm_topk_prob", true);
   const nlohmann::json* dense = config.find("mlp_only_layers");
   const auto step = config.integer("decoder_sparse_step", 1);
   for (auto& layer : spec.layers) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 
 #include "formats/error.h"
@@ -37,6 +38,20 @@ void set_windows(TransformerSpec& spec, const HfConfig& config, int64_t window,
     }
     layer.attention.sliding_window = sliding ? window : 0;
   }
+}
+
+void set_window(TransformerSpec& spec, const HfConfig& config, int64_t window) {
+  const nlohmann::json* types = config.find("layer_types");
+  const char* kind = window > 0 ? "sliding_attention" : "full_attention";
+  if (types && !std::ranges::all_of(*types, [&](const auto& type) { return type == kind; }))
+    throw config.unsupported("layer_types",
+                             fmt::format("'sliding_window' makes every layer of this family {}", kind));
+  for (auto& layer : spec.layers) layer.attention.sliding_window = window;
+}
+
+void need_sigmoid_scores(const HfConfig& config) {
+  if (config.text("scoring_func", "sigmoid") != "sigmoid")
+    throw config.unsupported("scoring_func", "experts of this family are scored by a sigmoid");
 }
 
 namespace {
@@ -100,6 +115,9 @@ std::unique_ptr<Model> open_directory(const std::filesystem::path& path, Precisi
   }
   // Where the configuration leaves it to the default of its class, the checkpoint tells.
   if (!config.has("tie_word_embeddings")) spec.config.tied_embeddings = !weights->has("lm_head.weight");
+  if (spec.config.tied_embeddings && weights->has("lm_head.weight") &&
+      !weights->same("lm_head.weight", "model.embed_tokens.weight"))
+    throw config.unsupported("tie_word_embeddings", "the checkpoint has an lm_head.weight that is not its embedding");
   finish(spec);
   return make_transformer(
       std::move(spec), std::move(weights),

@@ -20,7 +20,7 @@ TransformerSpec smollm3_hf(const HfConfig& config) {
   spec.mlp_bias = config.flag("mlp_bias", false);
   set_windows(spec, config,
               config.flag("use_sliding_window", false) ? config.integer("sliding_window", 0) : 0,
-              [](int) { return true; });
+              [&](int layer) { return spec.layers[static_cast<size_t>(layer)].rope < 0; });
   return spec;
 }
 

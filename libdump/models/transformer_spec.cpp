@@ -147,6 +147,8 @@ void finish(TransformerSpec& spec) {
   for (const auto& layer : spec.layers) {
     const auto& a = layer.attention;
     const auto where = fmt::format("{}: layer {}", config.path, a.layer);
+    if (layer.moe.experts > 0 && (layer.moe.top <= 0 || layer.moe.top > layer.moe.experts))
+      throw failure("{}: a token cannot take {} of {} experts", where, layer.moe.top, layer.moe.experts);
     if (layer.recurrent()) {
       const DeltaSpec& d = layer.delta;
       if (d.v_heads <= 0 || d.v_heads % d.k_heads != 0 || d.dim_k <= 0 || d.dim_v <= 0 || d.kernel <= 0)

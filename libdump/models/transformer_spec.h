@@ -88,7 +88,7 @@ TensorShapes expected_layer_tensors(const TransformerSpec& spec, int layer);
 std::string layer_tensor(int layer, const std::string& part);  // "model.layers.3." + part
 
 // Fills config.attention from the layers that have a cache and checks what all families need: heads that
-// divide, head dims that are multiples of 4, rotary dims that fit. std::runtime_error naming the file and the
+// divide, head dims that are multiples of 4, rotary dims that fit, no more choices than experts. std::runtime_error naming the file and the
 // layer.
 void finish(TransformerSpec& spec);
 

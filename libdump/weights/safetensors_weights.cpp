@@ -87,6 +87,14 @@ const Tensor* SafeTensorsWeights::find(const std::string& name) const {
   return entry == tensors_.end() ? nullptr : entry->second;
 }
 
+bool SafeTensorsWeights::same(const std::string& a, const std::string& b) const {
+  const Tensor *x = find(a), *y = find(b);
+  if (!x || !y) return true;
+  const bool equal = x->dtype == y->dtype && x->shape == y->shape && std::ranges::equal(x->bytes, y->bytes);
+  for (const Tensor* tensor : {x, y}) MappedFile::forget(tensor->bytes);
+  return equal;
+}
+
 const Tensor& SafeTensorsWeights::need(const std::string& name, const std::vector<int64_t>& shape) const {
   const Tensor* tensor = find(name);
   if (!tensor) throw failure("{}: tensor {} {} is missing", directory_.string(), name, to_string(shape));

@@ -25,6 +25,8 @@ class SafeTensorsWeights : public WeightSource {
   int64_t bytes() const override;
   std::string digest() const override;  // over the digests of config.json and of the shards in name order
   bool has(const std::string& name) const { return find(name) != nullptr; }
+  // Whether one is a copy of the other, to the bit; a tensor that is not there differs from none.
+  bool same(const std::string& a, const std::string& b) const;
   // Drops the tensors whose names begin with one of these, and says how many there were.
   int64_t leave_out(std::initializer_list<std::string_view> prefixes);
   // That many layers after the decoder's, which predict further tokens, are no surplus.

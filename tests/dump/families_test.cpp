@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
@@ -33,9 +34,9 @@ struct Errors {
   std::string where;  // of the worst row
 };
 // Rows of the first `layers` layers.
-Errors compare(const std::string& name, const test::fs::path& path, Precision precision, int64_t length,
+Errors compare_files(const test::fs::path& rows, const test::fs::path& path, Precision precision, int64_t length,
                size_t layers = 100, at::Device device = at::kCPU) {
-  const SafeTensors golden = read_safetensors(test::golden("families/" + name + ".safetensors"));
+  const SafeTensors golden = read_safetensors(rows);
   const auto expected = [&](const std::string& part) {
     return golden.tensors.at(fmt::format("{}.{}", length, part)).floats();
   };
@@ -74,6 +75,12 @@ Errors compare(const std::string& name, const test::fs::path& path, Precision pr
   errors.logits =
       test::relative_error(picked(logits.const_data_ptr<float>(), logits.size(1)), expected("logits"));
   return errors;
+}
+
+Errors compare(const std::string& name, const test::fs::path& path, Precision precision, int64_t length,
+               size_t layers = 100, at::Device device = at::kCPU) {
+  return compare_files(test::golden("families/" + name + ".safetensors"), path, precision, length, layers,
+                       device);
 }
 
 class Families : public ::testing::TestWithParam<const char*> {};
@@ -176,6 +183,53 @@ TEST(FamiliesGguf, RowsAndLogitsOfTransformers) {
   const auto notes = open_model(folder / "glm4_moe.gguf", Precision::Float32)->config().notes;
   ASSERT_EQ(notes.size(), 1);
   EXPECT_NE(notes[0].find("one layer after the decoder"), std::string::npos) << notes[0];
+}
+
+// Configurations that nobody chose: a few, or those of OSCAR_TEST_FAMILIES, a folder that
+// tests/golden/random_families.py wrote.
+TEST(FamiliesRandom, AgreeWithTransformersOrAreRefused) {
+  const char* python = std::getenv("OSCAR_TEST_PYTHON");
+  const char* given = std::getenv("OSCAR_TEST_FAMILIES");
+  const test::TempDir own;
+  const test::fs::path folder = given && *given ? test::fs::path(given) : own.path();
+  if (folder == own.path()) {
+    if (!python || !*python)
+      GTEST_SKIP() << "needs OSCAR_TEST_PYTHON, a Python with torch, safetensors and transformers";
+    const auto script = test::fs::path(OSCAR_SOURCE_DIR) / "tests/golden/random_families.py";
+    const auto outcome = test::run({python, script.string(), folder.string(), "--cases", "19"});
+    ASSERT_EQ(outcome.code, 0) << outcome;
+  }
+  std::istringstream cases(test::read(folder / "cases.tsv"));
+  size_t agreed = 0, refused = 0;
+  for (std::string line; std::getline(cases, line);) {
+    const auto tab = line.find('\t'), last = line.find('\t', tab + 1);
+    const std::string name = line.substr(0, tab), expected = line.substr(tab + 1, last - tab - 1),
+                      where = name + ": " + line.substr(last + 1);
+    const bool rows = expected != "refused";
+    const SafeTensors golden =
+        rows ? read_safetensors(folder / (name + ".safetensors")) : SafeTensors{};
+    try {
+      if (!rows) {
+        open_model(folder / name, Precision::Float32);
+        ADD_FAILURE() << where << ": was not refused";
+        continue;
+      }
+      for (const int64_t length : {1, 7, 130, 700}) {
+        if (!golden.tensors.contains(fmt::format("{}.logits", length))) continue;
+        const Errors errors =
+            compare_files(folder / (name + ".safetensors"), folder / name, Precision::Float32, length);
+        EXPECT_LE(errors.rows, 1e-4) << where << ": " << length << " tokens, " << errors.where;
+        EXPECT_LE(errors.logits, 1e-4) << where << ": " << length << " tokens";
+      }
+      ++agreed;
+    } catch (const std::exception& error) {
+      EXPECT_NE(expected, "same") << where << ": " << error.what();
+      if (given) std::printf("%s: refused: %s\n", where.c_str(), error.what());
+      ++refused;
+    }
+  }
+  EXPECT_GE(agreed, refused);
+  EXPECT_GE(agreed, given ? 1 : 10);
 }
 
 }  // namespace
