@@ -65,8 +65,8 @@ TEST(HfConfig, NullIsNotAbsent) {
 }
 
 TEST(HfConfig, OtherNamesOfExperts) {
-  EXPECT_EQ(spec_of(R"({"model_type": "qwen3_moe", "num_local_experts": 6})").layers[0].moe.experts, 6);
-  EXPECT_EQ(spec_of(R"({"model_type": "glm4_moe", "head_dim": 128, "num_local_experts": 6})").layers[1].moe.experts, 6);
+  EXPECT_EQ(spec_of(R"({"model_type": "qwen3_moe", "num_local_experts": 16})").layers[0].moe.experts, 16);
+  EXPECT_EQ(spec_of(R"({"model_type": "glm4_moe", "head_dim": 128, "num_local_experts": 16})").layers[1].moe.experts, 16);
   EXPECT_EQ(spec_of(R"({"model_type": "gpt_oss", "experts_per_token": 3})").layers[0].moe.top, 3);
   // Qwen3.5 always makes the weights sum to 1.
   EXPECT_TRUE(
