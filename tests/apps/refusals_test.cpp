@@ -64,8 +64,6 @@ INSTANTIATE_TEST_SUITE_P(Options, ClipRefusal,
                                          Refusal{"NoQueries", {"--queries", "0"}, 2, "0"},
                                          Refusal{"UnknownCodec", {"--codec", "int1"}, 2, "sglang-prefill"},
                                          Refusal{"WindowsBeyondAnyModel", {"--sink", "9223372036854775807"}, 2, "windows sink"},
-                                         Refusal{"OutputOverTheStatistics", {"-o", "@stats.h5"}, 2, "is an input of this run"},
-                                         Refusal{"OutputIsADirectory", {"-o", "@empty"}, 2, "found a directory"},
                                          Refusal{"GroupsThatDoNotDivide", {"--groups", "3"}, 2, "3"}),
                          refusal_name);
 
@@ -114,6 +112,9 @@ TEST(Refusals, WhatIsRequired) {
                  {"", {}, 2, "no model is that large"});
   expect_refusal(bench, {binary("oscar-clip").string(), bench.stats()}, {"", {}, 2, "--rotations"});
   expect_refusal(bench, {binary("oscar-clip").string(), "--rotations", bench.rotations()}, {"", {}, 2, "statistics"});
+  const Arguments clip{binary("oscar-clip").string(), bench.stats(), "--rotations", bench.rotations(), "-o"};
+  expect_refusal(bench, clip + Arguments{bench.stats()}, {"", {}, 2, "is an input of this run"});
+  expect_refusal(bench, clip + Arguments{(bench / "empty").string()}, {"", {}, 2, "found a directory"});
   expect_refusal(bench, {binary("oscar-verify").string()}, {"", {}, 2, "stats.h5"});
   expect_refusal(bench, {binary("oscar-verify").string(), "--compare", "one.pt"}, {"", {}, 2, "--compare"});
 }
