@@ -1,5 +1,8 @@
 #include "formats/sha256.h"
 
+#include <array>
+
+#include "formats/sha256_blocks.h"
 #include "tests/formats/malformed.h"
 
 namespace oscar {
@@ -25,6 +28,18 @@ TEST(Sha256, PiecesGiveTheSameAsTheWhole) {
     for (size_t at = 0; at < length; at += 7)
       pieces.update(std::string_view(text).substr(at, std::min<size_t>(7, length - at)));
     EXPECT_EQ(pieces.hex(), digest(std::string_view(text).substr(0, length))) << length;
+  }
+}
+// What this CPU has instructions for is what any CPU computes.
+TEST(Sha256, InstructionsAgreeWithThePlainFunction) {
+  std::vector<std::byte> bytes(64 * 37);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i * 31 + i / 7);
+  for (const size_t blocks : {0, 1, 2, 37}) {
+    std::array<uint32_t, 8> a, b;
+    for (uint32_t i = 0; i < 8; ++i) a[i] = b[i] = 0x9e3779b9u * (i + 1);
+    sha256_blocks(a.data(), bytes.data(), blocks);
+    sha256_blocks_plain(b.data(), bytes.data(), blocks);
+    EXPECT_EQ(a, b) << blocks;
   }
 }
 TEST(Sha256, OfAFile) {

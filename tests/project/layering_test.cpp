@@ -28,7 +28,8 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> third_partie
     {"zlib.h", {"formats/"}},
     {"Eigen/", {"libcalib/"}},
     {"cuda", {"kernels/cuda/"}},
-    {"immintrin.h", {"kernels/"}},
+    {"immintrin.h", {"kernels/", "formats/x86/"}},
+    {"cpuid.h", {"formats/x86/"}},
     {"omp.h", {"kernels/", "apps/", "examples/"}},  // mains only set the number of threads
     {"CLI/", {"apps/"}},
     {"pcre2", {"libdump/tokenizer/"}},
