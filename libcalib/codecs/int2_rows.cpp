@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 
 #include "formats/dtype.h"
 #include "formats/error.h"
@@ -19,6 +20,18 @@ Int2Rows::Int2Rows(int64_t n, int dim, int groups)
 void Int2Rows::decode(int64_t first, int64_t count, float* rows) const {
   int2::decode(dim_, groups_, codes_.data() + first * dim_ / 4, scale_zero_.data() + first * 2 * groups_,
                count, rows);
+}
+
+Int2Bf16Rows::Int2Bf16Rows(Int2Rows&& rows, int64_t n, int dim, int groups)
+    : dim_(dim), groups_(groups), codes_(rows.codes(0), rows.codes(n)) {
+  std::transform(rows.scale_zero(0), rows.scale_zero(n), std::back_inserter(scale_zero_), float_to_bf16);
+}
+
+void Int2Bf16Rows::decode(int64_t first, int64_t count, float* rows) const {
+  const auto begin = scale_zero_.begin() + first * 2 * groups_;
+  std::vector<float> scale_zero(static_cast<size_t>(count * 2 * groups_));
+  std::transform(begin, begin + count * 2 * groups_, scale_zero.begin(), bf16_to_float);
+  int2::decode(dim_, groups_, codes_.data() + first * dim_ / 4, scale_zero.data(), count, rows);
 }
 
 void check_row_count(std::string_view codec, int64_t n) {

@@ -21,6 +21,19 @@ class Int2Rows : public EncodedRows {
   std::vector<float> scale_zero_;  // (n, 2G)
 };
 
+// The same with scale and zero in bfloat16, after codes were chosen by those of `rows`.
+class Int2Bf16Rows : public EncodedRows {
+ public:
+  Int2Bf16Rows(Int2Rows&& rows, int64_t n, int dim, int groups);
+  void decode(int64_t first, int64_t count, float* rows) const override;
+  size_t bytes() const override { return codes_.size() + scale_zero_.size() * sizeof(uint16_t); }
+
+ private:
+  int dim_, groups_;
+  std::vector<uint8_t> codes_;        // (n, D/4)
+  std::vector<uint16_t> scale_zero_;  // (n, 2G)
+};
+
 // std::invalid_argument unless the engine's kernels take such rows: head dims that are powers of two, groups
 // that divide them, ratios up to 1.
 void check_engine_rows(std::string_view codec, int64_t n, int dim, const CodecOptions& options);

@@ -34,7 +34,7 @@ std::vector<Case> cases(const CodecInfo& codec) {
       }
     }
   };
-  if (codec.name == "sglang-prefill") {
+  if (codec.name == "sglang-prefill" || codec.name == "sglang-prefill-bf16") {
     scalar({4, 64, 128, 256}, {1, 4}, {0.0, 0.92, 0.96, 1.0});
   } else if (codec.name == "sglang-flush") {
     scalar({4, 32, 64, 128, 256}, {1, 2, 4}, {0.0, 0.92, 0.96, 1.0});
@@ -154,6 +154,7 @@ TEST(Codec, BitsAreThoseOfTheBytesHeld) {
   };
   EXPECT_DOUBLE_EQ(bits("sglang-prefill", 1), 2.5);  // 32 + 8 bytes a row
   EXPECT_DOUBLE_EQ(bits("sglang-prefill", 4), 4.0);  // 32 + 32
+  EXPECT_DOUBLE_EQ(bits("sglang-prefill-bf16", 2), 2.5);
   const auto vector_bits = [&](const Codebook& book) {
     const auto codes =
         find_codec("vector").encode(rows.data(), 1280 / book.dim(), book.dim(), vector_options(book));
