@@ -14,7 +14,7 @@ struct FitInput {
 struct FitRun {
   bool allow_undersampled = false;  // fewer than 4 D tokens are refused otherwise (Wanting)
   int threads = 1;                  // layers in parallel; the result does not depend on it
-  std::function<void(int64_t done, int64_t total)> progress;  // after each layer; may be empty
+  std::function<void(int64_t done, int64_t total)> progress{};  // after each layer; may be empty
 };
 // What a budget chose for one item, of what it could have.
 struct PlanItem {

@@ -16,7 +16,7 @@ struct VerifyOptions {
   int64_t first_query = 0;  // --positions A:
   std::vector<int> probes;  // indices
   std::vector<int> layers;  // empty: all
-  ComputeDevice device;     // measures attention
+  ComputeDevice device{};   // measures attention
 };
 
 // All diagnostics of docs/math.md for one layer, means over probes, heads and counted queries.

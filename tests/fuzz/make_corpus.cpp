@@ -171,7 +171,7 @@ void make_config_json(const fs::path& folder) {
   write_file(folder / "llama3", R"({"model_type":"llama","hidden_act":"silu","tie_word_embeddings":false,"rms_norm_eps":1e-5,"rope_theta":5e5,
     "max_position_embeddings":2048,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
     "original_max_position_embeddings":256},)" + sizes + "}");
-  write_file(folder / "yarn", R"({"text_config":{"model_type":"qwen3","head_dim":16,"partial_rotary_factor":0.5,
+  write_file(folder / "yarn", R"({"text_config":{"model_type":"qwen3","head_dim":16,
     "rope_parameters":{"rope_type":"yarn","rope_theta":1e4,"factor":4.0,"original_max_position_embeddings":512,"beta_fast":32,"beta_slow":1,
     "mscale":1.0,"mscale_all_dim":0.5,"truncate":false,"attention_factor":1.1},)" + sizes + R"(},"vision_config":{},"tie_word_embeddings":true})");
   write_file(folder / "longrope", R"({"model_type":"phi3","max_position_embeddings":4096,"original_max_position_embeddings":256,

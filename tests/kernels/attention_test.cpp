@@ -218,8 +218,12 @@ TEST(Attention, SinkLogits) {
         p.sink_logits = nullptr;
         const Output without = run(level.causal_attention, p);
         for (int64_t t = 0; t < p.tokens; ++t) {  // head 0: nothing of the sink, or nothing but the sink
-          if (logit < -100) ASSERT_EQ(with.lse[t], without.lse[t]);
-          if (logit > 100) ASSERT_EQ(with.lse[t], logit);
+          if (logit < -100) {
+            ASSERT_EQ(with.lse[t], without.lse[t]);
+          }
+          if (logit > 100) {
+            ASSERT_EQ(with.lse[t], logit);
+          }
           for (int i = 0; i < p.dim_v && std::abs(logit) > 100; ++i)
             ASSERT_EQ(with.o[t * p.o_stride + i], logit < 0 ? without.o[t * p.o_stride + i] : 0);
         }
