@@ -16,7 +16,7 @@ int cuda_number(const std::string& text) {
   const char* end = text.data() + text.size();
   if (!text.starts_with("cuda:") || text.size() == 5 ||
       std::from_chars(text.data() + 5, end, number).ptr != end || number < 0)
-    throw invalid("--device {}: expected cpu, cuda or cuda:N", text);
+    throw invalid("device {}: expected cpu, cuda or cuda:N", text);
   return number;
 }
 
@@ -25,7 +25,7 @@ ComputeDevice compute_device(const std::string& text) {
   if (number < 0) return {.cuda = -1, .name = fmt::format("CPU {}", cpu_level())};
   cuda::DeviceInfo info;
   if (const Status status = cuda::device_info(number, &info); !status.ok())
-    throw failure("--device {}: {}", text, status.what);
+    throw failure("device {}: {}", text, status.what);
   return {.cuda = number, .name = info.name};
 }
 

@@ -59,7 +59,7 @@ at::Device torch_device(const std::string& text) {
       throw failure("no such device: there {} {}, from cuda:0 on", count == 1 ? "is" : "are", count);
     at::globalContext().lazyInitDevice(at::kCUDA);
   } catch (const std::exception& error) {
-    throw failure("--device {}: {}", text, error.what());
+    throw failure("device {}: {}", text, error.what());
   }
   return {at::kCUDA, static_cast<c10::DeviceIndex>(number)};
 }

@@ -12,6 +12,7 @@
 #include "libdump/models/host_rows.h"
 #include "libdump/sinks/device_sink.h"
 #include "libdump/sinks/host_sink.h"
+#include "tests/dump/same_rows.h"
 #include "tests/support/support.h"
 #include "tests/support/toy_model.h"
 
@@ -301,15 +302,7 @@ TEST_F(OnAGpu, WorkersWithoutDeterministicAreOneRun) {
       EXPECT_EQ(a.sums.tokens, b.sums.tokens);
       EXPECT_EQ(a.sums.score_queries, b.sums.score_queries);
       EXPECT_EQ(a.value_metric, b.value_metric);
-      const SampledRows p = two.rows(shape.layer), q = one.rows(shape.layer);
-      EXPECT_EQ(p.count(), 50);
-      EXPECT_EQ(p.sequence, q.sequence);
-      EXPECT_EQ(p.position, q.position);
-      EXPECT_EQ(p.k, q.k);
-      EXPECT_EQ(p.v, q.v);
-      EXPECT_EQ(p.u, q.u);
-      EXPECT_EQ(p.w, q.w);
-      EXPECT_EQ(p.x, q.x);
+      test::expect_same_rows(two.rows(shape.layer), one.rows(shape.layer), 50);
       EXPECT_EQ(two.probe(shape.layer, 0).q, one.probe(shape.layer, 0).q);
       EXPECT_EQ(two.probe(shape.layer, 0).k, one.probe(shape.layer, 0).k);
       EXPECT_EQ(two.probe(shape.layer, 0).v, one.probe(shape.layer, 0).v);

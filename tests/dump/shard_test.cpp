@@ -3,6 +3,7 @@
 #include "libdump/shard.h"
 
 #include "libdump/dump.h"
+#include "tests/dump/same_rows.h"
 #include "tests/support/support.h"
 #include "tests/support/toy_model.h"
 
@@ -115,15 +116,7 @@ void expect_same(const StatisticsReader& a, const StatisticsReader& b) {
           << shape.layer << " " << info.name;
     EXPECT_EQ(x.sums.score_queries, y.sums.score_queries);
     EXPECT_EQ(x.value_metric, y.value_metric);
-    const SampledRows p = a.rows(shape.layer), q = b.rows(shape.layer);
-    EXPECT_EQ(p.count(), 150);
-    EXPECT_EQ(p.sequence, q.sequence);
-    EXPECT_EQ(p.position, q.position);
-    EXPECT_EQ(p.k, q.k);
-    EXPECT_EQ(p.v, q.v);
-    EXPECT_EQ(p.u, q.u);
-    EXPECT_EQ(p.w, q.w);
-    EXPECT_EQ(p.x, q.x);
+    test::expect_same_rows(a.rows(shape.layer), b.rows(shape.layer), 150);
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(a.probe(shape.layer, i).q, b.probe(shape.layer, i).q);
       EXPECT_EQ(a.probe(shape.layer, i).v, b.probe(shape.layer, i).v);
