@@ -10,6 +10,7 @@
 #include "libcalib/artifacts/convert.h"
 #include "libcalib/artifacts/rotation_directory.h"
 #include "libcalib/composition.h"
+#include "libcalib/compute_device.h"
 #include "libcalib/targets.h"
 
 namespace {
@@ -20,7 +21,7 @@ struct Arguments {
   cli::Common common;
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
-  std::string method, target_k, target_v, composition, granularity, engine, id_space;
+  std::string method, target_k, target_v, composition, granularity, engine, id_space, device = "cpu";
   cli::ArtifactArguments artifacts;
   std::optional<double> bits;
   std::vector<std::string> formats = {"pt", "safetensors"};
@@ -70,6 +71,11 @@ void add_options(CLI::App& app, Arguments& a) {
       ->group("Fit");
   app.add_option("--granularity", a.granularity, "One rotation a layer, or one per KV head")
       ->check(CLI::IsMember({"layer", "head"}))
+      ->group("Fit");
+  app.add_option("--device", a.device,
+                 "Where codebooks are trained: cpu, cuda or cuda:N, by a LibTorch that has CUDA; the same "
+                 "bytes, sooner")
+      ->capture_default_str()
       ->group("Fit");
   app.add_flag("--allow-undersampled", a.allow_undersampled, "Fit from fewer than 4 D tokens per head")
       ->group("Fit");
@@ -177,6 +183,13 @@ Method chosen_method(const Arguments& a, bool scores) {
   return parse_method(k == v ? k : k + "/" + v);
 }
 
+std::unique_ptr<CodewordSearch> open_search(const Arguments& a, const Method& method) {
+  if (cuda_number(a.device) >= 0 && !method.trains())
+    throw invalid("--device {}: method '{}' trains no codebooks, which is what that is for: leave it out",
+                  a.device, method.name);
+  return open_codeword_search(a.device);
+}
+
 void print_side(const Arguments& a, const FitResult& result, Side side) {
   FitCheck worst;
   double shared = 0;
@@ -277,16 +290,20 @@ int fit_command(const Arguments& a) {
   if (a.output.empty()) throw invalid("-o is required: the directory of the rotation files");
   if (a.formats.empty()) throw invalid("--format: expected pt, safetensors or both");
   const int threads = cli::threads_or_cores(a.common.threads);
-  chosen_method(a, true);  // names first: a typing error must not cost the reading of a dump
+  // Names first: a typing error must not cost the reading of a dump.
+  const auto search = open_search(a, chosen_method(a, true));
 
   const cli::LoadedInput input = cli::read_fit_input(source_of(a, threads));
   FitRecord record{input.provenance, chosen_method(a, input.scores), a.allow_undersampled, {}};
   {
     cli::Progress progress("fit", "layers", a.common.quiet || !(record.method.needs() & kRows));
-    record.result =
-        fit(input.fit, record.method, {a.allow_undersampled, threads, [&](int64_t done, int64_t total) {
-                                         progress.update(done, total, fmt::format("{}/{}", done, total));
-                                       }});
+    record.result = fit(
+        input.fit, record.method,
+        {.allow_undersampled = a.allow_undersampled,
+         .threads = threads,
+         .progress = [&](int64_t done,
+                         int64_t total) { progress.update(done, total, fmt::format("{}/{}", done, total)); },
+         .search = search ? *search : cpu_search()});
   }
   std::vector<RotationFormat> formats;
   for (const auto& name : a.formats) {
@@ -313,5 +330,5 @@ int main(int argc, char** argv) {
                   "  oscar-fit --convert rotations/ --base model.gguf -o model-rotated.gguf\n"
                   "  oscar-fit rotations/ --absorb-v Qwen3-8B/ -o Qwen3-8B-rotated/\n"
                   "  oscar-fit --method hadamard --layers 36 --head-dim 128 --format pt -o rotations/\n");
-  return cli::run(app, argc, argv, [&] { return fit_command(arguments); });
+  cli::leave(cli::run(app, argc, argv, [&] { return fit_command(arguments); }));
 }

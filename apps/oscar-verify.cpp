@@ -141,6 +141,7 @@ int verify_rows(const Options& options) {
   auto asked = request(options, statistics);
   auto choice = options.rows;
   choice.threads = asked.threads;
+  choice.device = options.model_device.empty() ? options.device : options.model_device;
   choice.quiet = options.common.quiet;
   const auto rows = cli::choose_rows(choice, statistics, asked.attention);
   asked.kept = kept_rows(options);
@@ -236,7 +237,8 @@ void add_options(CLI::App& app, Options& o) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group("What is measured");
-  app.add_option("--device", o.device, "Measures attention: cpu, cuda or cuda:N")
+  app.add_option("--device", o.device,
+                 "Measures attention, and trains the codebooks of --methods: cpu, cuda or cuda:N")
       ->capture_default_str()
       ->group("What is measured");
   app.add_flag("--end-to-end", o.end_to_end,

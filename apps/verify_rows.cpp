@@ -76,23 +76,40 @@ VerificationRow ready(CacheCodes codes, const std::vector<LayerShape>& shapes) {
   return {shared->name, digest_of(*shared), [shared] { return *shared; }};
 }
 
-// The statistics, read once when the first method asks.
-struct LazyInput {
-  std::vector<std::filesystem::path> paths;
-  int threads;
-  std::optional<FitInput> input{};
-  const FitInput& get() {
-    if (!input) input = FitInput{read_merged(paths, threads).layers, row_reader(paths)};
-    return *input;
+// What fits need, made once when the first method asks.
+class Fits {
+ public:
+  Fits(const RowChoice& choice, const StatisticsReader& statistics)
+      : paths_(statistics.paths()), device_(choice.device), threads_(choice.threads), quiet_(choice.quiet) {}
+  CacheCodes fit(const Method& method) {
+    if (!input_) input_ = FitInput{read_merged(paths_, threads_).layers, row_reader(paths_)};
+    if (method.trains()) open_search();
+    return oscar::fit(*input_, method, {.threads = threads_, .search = search_ ? *search_ : cpu_search()})
+        .codes;
   }
+
+ private:
+  void open_search() {
+    if (opened_) return;
+    opened_ = true;
+    try {
+      search_ = open_codeword_search(device_);
+    } catch (const std::runtime_error& error) {
+      note(quiet_, fmt::format("note: codebooks are trained on the CPU: {}", error.what()));
+    }
+  }
+  std::vector<std::filesystem::path> paths_;
+  std::string device_;
+  int threads_;
+  bool quiet_, opened_ = false;
+  std::optional<FitInput> input_;
+  std::unique_ptr<CodewordSearch> search_;
 };
 
-VerificationRow fitted(const std::string& name, const Method& method, const std::shared_ptr<LazyInput>& input,
-                       int threads, bool optional) {
-  return {.name = name,
-          .identity = method.name,
-          .make = [=] { return fit(input->get(), method, {.threads = threads}).codes; },
-          .optional = optional};
+VerificationRow fitted(const std::string& name, const Method& method, const std::shared_ptr<Fits>& fits,
+                       bool optional) {
+  return {
+      .name = name, .identity = method.name, .make = [=] { return fits->fit(method); }, .optional = optional};
 }
 
 std::vector<std::string> swept(const std::string& specification, const std::string& sweep) {
@@ -193,7 +210,7 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
     result.bounded.push_back(result.rows.back().name);
   }
 
-  auto input = std::make_shared<LazyInput>(LazyInput{statistics.paths(), choice.threads});
+  const auto fits = std::make_shared<Fits>(choice, statistics);
   bool all = false;
   for (const auto& text : method_names(choice.methods, all)) {
     const auto [name, specification] = named_method(text);
@@ -203,7 +220,7 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
     for (const auto& one : specifications) {
       const Method method = parse_method(one);
       const std::string label = one == specification ? name : name + one.substr(specification.size());
-      auto row = fitted(label, method, input, choice.threads, all);
+      auto row = fitted(label, method, fits, all);
       for (const SideMethod* side : {&method.k, &method.v}) {
         const MethodInfo& info = *side->method;
         if (std::ranges::find(result.notes, info.name, &MethodNote::name) == result.notes.end()) {

@@ -15,6 +15,7 @@ struct RowChoice {
   Measure measure;
   std::vector<std::string> rotations, methods;
   std::string clip, sweep, sweep_windows;  // of --sweep windows; empty: kSweepWindows
+  std::string device = "cpu";              // trains codebooks, if LibTorch can; the same bytes wherever
   bool clip_by_layer = false, no_baselines = false, quiet = false;
   int threads = 1;
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/codebook.h"
 #include "libcalib/gaussian.h"
 
 namespace oscar {
@@ -12,6 +11,7 @@ namespace {
 
 constexpr int64_t kSeedRows = 16;  // rows a word that seeding looks at
 
+// Rows of one group.
 struct Rows {
   const float* values;
   const float* weights;
@@ -19,6 +19,15 @@ struct Rows {
   int g;
   const float* row(int64_t r) const { return values + r * g; }
 };
+// Rows of all groups.
+struct Groups {
+  std::vector<const float*> values;
+  const float* weights;
+  int64_t n;
+  int g;
+  Rows rows(size_t group) const { return {values[group], weights, n, g}; }
+};
+using Words = std::vector<float>;
 
 // The first index whose running sum passes a random share of the total; -1 when all are zero.
 int64_t draw(const std::vector<double>& shares, GaussianSource& random) {
@@ -32,10 +41,10 @@ int64_t draw(const std::vector<double>& shares, GaussianSource& random) {
 }
 
 // k-means++: each word a row drawn by what the words before it lose on it.
-std::vector<float> random_seeds(const Rows& rows, int count, GaussianSource& random) {
+Words random_seeds(const Rows& rows, int count, GaussianSource& random) {
   const int64_t n = std::min(rows.n, kSeedRows * count);
   const auto source = [&](int64_t i) { return i * rows.n / n; };
-  std::vector<float> words;
+  Words words;
   std::vector<double> nearest(static_cast<size_t>(n), 1), loss(nearest.size());
   for (int c = 0; c < count; ++c) {
     for (int64_t i = 0; i < n; ++i)
@@ -58,37 +67,39 @@ std::vector<float> random_seeds(const Rows& rows, int count, GaussianSource& ran
 // Every `step`-th row, so that all sequences have their share.
 class Subset {
  public:
-  Subset(const Rows& rows, int64_t step) {
-    for (int64_t r = 0; r < rows.n; r += step) {
-      values_.insert(values_.end(), rows.row(r), rows.row(r) + rows.g);
-      weights_.push_back(rows.weights[r]);
+  Subset(const Groups& all, int64_t step) : values_(all.values.size()) {
+    const auto g = static_cast<size_t>(all.g);
+    for (int64_t r = 0; r < all.n; r += step) weights_.push_back(all.weights[r]);
+    groups_ = {{}, weights_.data(), static_cast<int64_t>(weights_.size()), all.g};
+    for (size_t i = 0; i < values_.size(); ++i) {
+      values_[i].reserve(weights_.size() * g);
+      for (int64_t r = 0; r < all.n; r += step)
+        values_[i].insert(values_[i].end(), all.values[i] + r * all.g, all.values[i] + (r + 1) * all.g);
+      groups_.values.push_back(values_[i].data());
     }
-    rows_ = {values_.data(), weights_.data(), static_cast<int64_t>(weights_.size()), rows.g};
   }
   Subset(const Subset&) = delete;
   Subset& operator=(const Subset&) = delete;
-  const Rows& rows() const { return rows_; }
+  const Groups& groups() const { return groups_; }
 
  private:
-  std::vector<float> values_, weights_;
-  Rows rows_;
+  std::vector<Words> values_;
+  Words weights_;
+  Groups groups_;
 };
 
-// Which cell each row is in, and what the cells hold.
+// Which cell each row of a group is in, and what the cells hold. nearest() of the rows gives index and distance
+// after the words have changed.
 class Cells {
  public:
-  Cells(const Rows& rows, std::vector<float>& words)
-      : rows_(rows), words_(words), index_(size(rows.n)), distance_(size(rows.n)) {
-    assign();
-  }
-  double loss() const { return loss_; }
-  void iterate(int iterations) {
-    for (int i = 0; i < iterations; ++i) {
-      const double before = loss_;
-      const bool whole = move();
-      assign();
-      if (whole && before - loss_ <= 1e-6 * before) break;
-    }
+  Cells(const Rows& rows, Words& words)
+      : rows_(rows), words_(words), index_(size(rows.n)), distance_(size(rows.n)) {}
+  int count() const { return static_cast<int>(words_.size()) / rows_.g; }
+  SearchedRows::Search search(int group) { return {group, words_.data(), index_.data(), distance_.data()}; }
+  double loss() const {
+    double loss = 0;
+    for (size_t r = 0; r < index_.size(); ++r) loss += static_cast<double>(rows_.weights[r]) * distance_[r];
+    return loss;
   }
   // Twice as many words: each cell's, minus and plus most of its deviation along the channel where that is
   // largest.
@@ -112,17 +123,6 @@ class Cells {
       words_[c * g + widest] -= static_cast<float>(0.8 * deviation);
       words_[(count + c) * g + widest] += static_cast<float>(0.8 * deviation);
     }
-    assign();
-  }
-
- private:
-  static size_t size(int64_t n) { return static_cast<size_t>(n); }
-
-  void assign() {
-    nearest_codeword(rows_.values, rows_.g, rows_.n, rows_.g, words_.data(),
-                     static_cast<int>(words_.size()) / rows_.g, index_.data(), 1, distance_.data());
-    loss_ = 0;
-    for (size_t r = 0; r < index_.size(); ++r) loss_ += static_cast<double>(rows_.weights[r]) * distance_[r];
   }
   // Words to the means of their cells; true when no cell was empty.
   bool move() {
@@ -142,6 +142,10 @@ class Cells {
     reseed(empty);
     return empty.empty();
   }
+
+ private:
+  static size_t size(int64_t n) { return static_cast<size_t>(n); }
+
   void reseed(const std::vector<size_t>& empty) {
     if (empty.empty()) return;
     const auto served = [&](size_t r) { return static_cast<double>(rows_.weights[r]) * distance_[r]; };
@@ -157,46 +161,100 @@ class Cells {
     }
   }
 
-  const Rows& rows_;
-  std::vector<float>& words_;
+  Rows rows_;
+  Words& words_;
   std::vector<uint16_t> index_;
-  std::vector<float> distance_;
-  double loss_ = 0;
+  Words distance_;
+};
+
+// The groups side by side: one search has work for a GPU.
+class Clustering {
+ public:
+  Clustering(const Groups& groups, std::vector<Words>& words, const CodewordSearch& search)
+      : rows_(search.hold(groups.values, groups.n, groups.g)) {
+    for (size_t i = 0; i < words.size(); ++i) cells_.emplace_back(groups.rows(i), words[i]);
+    assign(all());
+  }
+  double loss(size_t group) const { return loss_[group]; }
+  void iterate(int iterations) {
+    auto moving = all();
+    for (int i = 0; i < iterations && !moving.empty(); ++i) {
+      const auto before = loss_;
+      std::vector<bool> whole(cells_.size());
+      for (const size_t c : moving) whole[c] = cells_[c].move();
+      assign(moving);
+      std::erase_if(moving, [&](size_t c) { return whole[c] && before[c] - loss_[c] <= 1e-6 * before[c]; });
+    }
+  }
+  void split() {
+    for (Cells& cells : cells_) cells.split();
+    assign(all());
+  }
+
+ private:
+  std::vector<size_t> all() const {
+    std::vector<size_t> indices(cells_.size());
+    std::iota(indices.begin(), indices.end(), size_t{0});
+    return indices;
+  }
+  void assign(const std::vector<size_t>& changed) {
+    std::vector<SearchedRows::Search> searches;
+    for (const size_t c : changed) searches.push_back(cells_[c].search(static_cast<int>(c)));
+    rows_->nearest(cells_[0].count(), searches);
+    loss_.resize(cells_.size());
+    for (const size_t c : changed) loss_[c] = cells_[c].loss();
+  }
+
+  std::unique_ptr<SearchedRows> rows_;
+  std::vector<Cells> cells_;
+  std::vector<double> loss_;
 };
 
 // The weighted mean, split until there are `count`; few rows suffice while words are few.
-std::vector<float> split_seeds(const Rows& rows, int count) {
+std::vector<Words> split_seeds(const Groups& groups, int count, const CodewordSearch& search) {
   constexpr int64_t kRowsPerWord = 16;
   constexpr int kIterations = 2;
-  std::vector<float> words(static_cast<size_t>(rows.g), 0.0f);
+  std::vector<Words> words(groups.values.size(), Words(static_cast<size_t>(groups.g), 0.0f));
   for (int words_now = 1; words_now < count; words_now *= 2) {
-    const Subset subset(rows, std::max<int64_t>(1, rows.n / (kRowsPerWord * 2 * words_now)));
-    Cells cells(subset.rows(), words);
-    if (words_now == 1) cells.iterate(1);
-    cells.split();
-    cells.iterate(kIterations);
+    const Subset subset(groups, std::max<int64_t>(1, groups.n / (kRowsPerWord * 2 * words_now)));
+    Clustering clustering(subset.groups(), words, search);
+    if (words_now == 1) clustering.iterate(1);
+    clustering.split();
+    clustering.iterate(kIterations);
   }
   return words;
 }
 
 }  // namespace
 
-TrainedCodebook train_codebook(const float* values, const float* weights, int64_t n, int g, int count,
-                               const TrainingOptions& options) {
+std::vector<TrainedCodebook> train_codebooks(std::span<const TrainingGroup> groups, const float* weights,
+                                             int64_t n, int g, int count, const TrainingOptions& options,
+                                             const CodewordSearch& search) {
   constexpr int64_t kStep = 4, kRowsPerWord = 16;  // the subset keeps at least so many rows a word
-  const Rows rows{values, weights, n, g};
-  const Subset subset(rows, std::clamp<int64_t>(n / (kRowsPerWord * count), 1, kStep));
-  GaussianSource random(options.seed);
-  TrainedCodebook best;
+  std::vector<TrainedCodebook> best(groups.size());
+  if (groups.empty()) return best;
+  Groups all{{}, weights, n, g};
+  std::vector<GaussianSource> random;
+  for (const TrainingGroup& group : groups) {
+    all.values.push_back(group.rows);
+    random.emplace_back(group.seed);
+  }
+  const Subset subset(all, std::clamp<int64_t>(n / (kRowsPerWord * count), 1, kStep));
   for (int restart = 0; restart < options.restarts; ++restart) {
-    TrainedCodebook book;
-    book.words =
-        restart == 0 ? split_seeds(subset.rows(), count) : random_seeds(subset.rows(), count, random);
-    Cells(subset.rows(), book.words).iterate(options.iterations);
-    Cells all(rows, book.words);
-    all.iterate(options.refine);
-    book.loss = all.loss();
-    if (restart == 0 || book.loss < best.loss) best = std::move(book);
+    std::vector<Words> words;
+    if (restart == 0) {
+      words = split_seeds(subset.groups(), count, search);
+    } else {
+      for (size_t i = 0; i < groups.size(); ++i)
+        words.push_back(random_seeds(subset.groups().rows(i), count, random[i]));
+    }
+    Clustering(subset.groups(), words, search).iterate(options.iterations);
+    Clustering clustering(all, words, search);
+    clustering.iterate(options.refine);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (restart == 0 || clustering.loss(i) < best[i].loss)
+        best[i] = {std::move(words[i]), clustering.loss(i)};
+    }
   }
   return best;
 }

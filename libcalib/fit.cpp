@@ -42,7 +42,9 @@ void check_statistics(const LayerStatistics& layer, Side side, const SideMethod&
 LayerFit fit_side(const LayerStatistics& layer, Side side, const SideMethod& method, const FitRun& run) {
   check_statistics(layer, side, method, run);
   try {
-    LayerFit fit = method.algorithm->fit(layer, side, method.options);
+    MethodOptions options = method.options;
+    options.search = &run.search;
+    LayerFit fit = method.algorithm->fit(layer, side, options);
     fit.check.layer = layer.sums.shape().layer;
     fit.check.side = side;
     return fit;

@@ -15,6 +15,7 @@ struct FitRun {
   bool allow_undersampled = false;  // fewer than 4 D tokens are refused otherwise (Wanting)
   int threads = 1;                  // layers in parallel; the result does not depend on it
   std::function<void(int64_t done, int64_t total)> progress{};  // after each layer; may be empty
+  const CodewordSearch& search = cpu_search();  // of trained codebooks; the result does not depend on it
 };
 // What a budget chose for one item, of what it could have.
 struct PlanItem {

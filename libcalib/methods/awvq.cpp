@@ -5,7 +5,7 @@
 namespace oscar::awvq {
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  uniform_shapes(layer.sums.shape().dim(side), options.shape);  // for its refusal
+  check_shape(layer.sums.shape().dim(side), options.shape);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     const Klt basis = attention_klt(layer, side, h, options, options.partition, options.shape.size, "awvq");

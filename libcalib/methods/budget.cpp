@@ -47,8 +47,7 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
         throw invalid("layer {}: a budget needs more sampled rows (oscar-dump --rows)",
                       layer.sums.shape().layer);
       LayerFit scratch;
-      HeadCode code = vector_code(scratch, basis, rows.train, uniform_shapes(dim, shape), options,
-                                  head_seed(layer, side, h));
+      HeadCode code = vector_code(scratch, basis, rows.train, shape, options, head_seed(layer, side, h));
       fit.check.rows_per_word = scratch.check.rows_per_word;
       double mass = 0;
       for (const float weight : rows.held_out.weights) mass += weight;

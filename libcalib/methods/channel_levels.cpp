@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "formats/error.h"
-#include "libcalib/codebook_training.h"
 #include "libcalib/codeword_storage.h"
 #include "libcalib/methods/vector_code.h"
 
@@ -19,30 +18,22 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
   for (int h = 0; h < shape.kv_heads; ++h) {
     TrainingRows rows = training_rows(layer, side, h, {}, options.importance, options.rows);
     if (options.norm) normalise(rows, dim);
-    const TrainingOptions training{.iterations = options.iterations,
-                                   .refine = options.refine,
-                                   .restarts = options.restarts,
-                                   .seed = options.seed};
-    Codebook codebook{.groups = {}, .norm = options.norm};
-    const auto levels = [&](int first, int count) {
-      std::vector<float> values, weights;
-      // Channel after channel: training looks at every so many-th value, which must not be always the same
-      // channels.
-      for (int c = first; c < first + count; ++c) {
-        for (int64_t r = 0; r < rows.count; ++r)
-          values.push_back(rows.rows[static_cast<size_t>(r * dim + c)]);
-        weights.insert(weights.end(), rows.weights.begin(), rows.weights.end());
-      }
-      auto trained = train_codebook(values.data(), weights.data(), static_cast<int64_t>(values.size()), 1,
-                                    1 << bits, training);
-      round_words(trained.words, options.stored);
-      return CodeGroup{.size = 1, .bits = bits, .words = std::move(trained.words)};
-    };
-    if (options.norm) {
-      codebook.groups.assign(static_cast<size_t>(dim), levels(0, dim));
-    } else {
-      for (int c = 0; c < dim; ++c) codebook.groups.push_back(levels(c, 1));
+    // Channel after channel: training looks at every so many-th value, which must not be always the same channels.
+    std::vector<float> values, weights;
+    for (int c = 0; c < dim; ++c) {
+      for (int64_t r = 0; r < rows.count; ++r) values.push_back(rows.rows[static_cast<size_t>(r * dim + c)]);
+      if (c == 0 || options.norm) weights.insert(weights.end(), rows.weights.begin(), rows.weights.end());
     }
+    std::vector<TrainingGroup> groups;
+    for (int c = 0; c < (options.norm ? 1 : dim); ++c)
+      groups.push_back({values.data() + c * rows.count, options.seed});
+    Codebook codebook{.groups = {}, .norm = options.norm};
+    for (auto& trained : train_codebooks(groups, weights.data(), static_cast<int64_t>(weights.size()), 1,
+                                         1 << bits, training_options(options), *options.search)) {
+      round_words(trained.words, options.stored);
+      codebook.groups.push_back({.size = 1, .bits = bits, .words = std::move(trained.words)});
+    }
+    if (options.norm) codebook.groups.resize(static_cast<size_t>(dim), codebook.groups[0]);
     fit.heads.push_back({.transform = {},
                          .codec = &find_codec("vector"),
                          .options = {.codebook = std::make_shared<const Codebook>(std::move(codebook))},

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "libcalib/codes.h"
+#include "libcalib/codeword_search.h"
 #include "libcalib/transforms/klt.h"
 
 namespace oscar {
@@ -41,6 +42,7 @@ struct MethodOptions {
   double bits = 2;
   std::vector<Shape2> shapes = {{64, 8}, {32, 8}, {16, 8}, {8, 8}, {4, 8}, {2, 8}};
   bool qjl = false;
+  const CodewordSearch* search = &cpu_search();  // of training; no option of a specification
 };
 struct OptionInfo {
   std::string_view name, meaning;
@@ -110,6 +112,7 @@ struct Method {
       name;  // canonical specification: only options that differ from the method's own, in table order
   SideMethod k, v;
   unsigned needs() const;
+  bool trains() const;  // codebooks, on either side
 };
 // std::invalid_argument for an unknown method or option, an option that the method does not take, a bad
 // value.

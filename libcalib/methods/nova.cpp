@@ -15,7 +15,7 @@ static Klt nova_klt(const LayerStatistics& layer, Side side, int head, Partition
 namespace klt_vector {
 
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
-  uniform_shapes(layer.sums.shape().dim(side), options.shape);  // for its refusal
+  check_shape(layer.sums.shape().dim(side), options.shape);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     const Klt basis =

@@ -245,6 +245,9 @@ unsigned needs_of(const SideMethod& side) {
 unsigned Method::needs() const {
   return (needs_of(k) & ~static_cast<unsigned>(kMetric)) | needs_of(v);
 }
+bool Method::trains() const {
+  return honours(*k.algorithm, "iterations") || honours(*v.algorithm, "iterations");
+}
 
 Method parse_method(std::string_view specification) {
   const auto halves = split(specification, '/');

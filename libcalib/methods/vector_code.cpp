@@ -5,17 +5,19 @@
 
 #include "formats/dtype.h"
 #include "formats/error.h"
-#include "libcalib/codebook_training.h"
 #include "libcalib/codeword_storage.h"
 
 namespace oscar {
 
-Shapes uniform_shapes(int dim, const Shape2& shape) {
+void check_shape(int dim, const Shape2& shape) {
   if (dim % shape.size != 0) {
     throw invalid("shape {}x{}: codes of {} channels do not divide the head dim {}", shape.size, shape.bits,
                   shape.size, dim);
   }
-  return Shapes(static_cast<size_t>(dim / shape.size), shape);
+}
+
+TrainingOptions training_options(const MethodOptions& options) {
+  return {.iterations = options.iterations, .refine = options.refine, .restarts = options.restarts};
 }
 
 void normalise(TrainingRows& rows, int dim) {
@@ -30,7 +32,7 @@ void normalise(TrainingRows& rows, int dim) {
   }
 }
 
-HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shapes& shapes,
+HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shape2& shape,
                      const MethodOptions& options, uint64_t seed) {
   const int dim = static_cast<int>(klt.variances.size());
   if (options.norm) {
@@ -41,27 +43,30 @@ HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Sha
   }
   Codebook codebook{.groups = {}, .norm = options.norm};
   double error = 0, energy = 0;
-  std::vector<float> group;
-  for (int channel = 0; const Shape2& shape : shapes) {
-    group.clear();
+  for (int64_t r = 0; r < rows.count; ++r) {
+    for (int64_t i = r * dim; i < (r + 1) * dim; ++i)
+      energy += static_cast<double>(rows.weights[static_cast<size_t>(r)]) *
+                rows.rows[static_cast<size_t>(i)] * rows.rows[static_cast<size_t>(i)];
+  }
+  const double per_word = static_cast<double>(rows.count) / (1 << shape.bits);
+  double& least = fit.check.rows_per_word;
+  least = least > 0 ? std::min(least, per_word) : per_word;
+  std::vector<std::vector<float>> columns;  // of each group, contiguous
+  std::vector<TrainingGroup> groups;
+  for (int channel = 0; channel < dim; channel += shape.size) {
+    auto& column = columns.emplace_back();
+    column.reserve(static_cast<size_t>(rows.count * shape.size));
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* from = rows.rows.data() + r * dim + channel;
-      group.insert(group.end(), from, from + shape.size);
-      for (int i = 0; i < shape.size; ++i)
-        energy += static_cast<double>(rows.weights[static_cast<size_t>(r)]) * from[i] * from[i];
+      column.insert(column.end(), from, from + shape.size);
     }
-    const double per_word = static_cast<double>(rows.count) / (1 << shape.bits);
-    double& least = fit.check.rows_per_word;
-    least = least > 0 ? std::min(least, per_word) : per_word;
-    auto trained = train_codebook(group.data(), rows.weights.data(), rows.count, shape.size, 1 << shape.bits,
-                                  {.iterations = options.iterations,
-                                   .refine = options.refine,
-                                   .restarts = options.restarts,
-                                   .seed = options.seed + 1000003 * seed + static_cast<uint64_t>(channel)});
+    groups.push_back({column.data(), options.seed + 1000003 * seed + static_cast<uint64_t>(channel)});
+  }
+  for (auto& trained : train_codebooks(groups, rows.weights.data(), rows.count, shape.size, 1 << shape.bits,
+                                       training_options(options), *options.search)) {
     round_words(trained.words, options.stored);
     error += trained.loss;
     codebook.groups.push_back({.size = shape.size, .bits = shape.bits, .words = std::move(trained.words)});
-    channel += shape.size;
   }
   if (energy > 0) fit.check.distortion = std::max(fit.check.distortion, error / energy);
   return {.transform = klt.transform,
@@ -108,7 +113,7 @@ void add_vector_head(LayerFit& fit, const LayerStatistics& layer, Side side, int
   fit.check.volume_spread = std::max(fit.check.volume_spread, volume_spread(basis.variances, size));
   fit.heads.push_back(vector_code(
       fit, basis, training_rows(layer, side, head, basis.transform, options.importance, options.rows),
-      uniform_shapes(layer.sums.shape().dim(side), options.shape), options, head_seed(layer, side, head)));
+      options.shape, options, head_seed(layer, side, head)));
 }
 
 }  // namespace oscar

@@ -1,22 +1,24 @@
 // From a transform and sampled rows to the trained codes of one head.
 #pragma once
+#include "libcalib/codebook_training.h"
 #include "libcalib/methods/support.h"
 #include "libcalib/transforms/klt.h"
 
 namespace oscar {
 
-// Consecutive channels of a row that share a code.
-using Shapes = std::vector<Shape2>;
-Shapes uniform_shapes(int dim,
-                      const Shape2& shape);  // std::invalid_argument when the size does not divide dim
+// std::invalid_argument when codes of so many channels do not divide a row of `dim`.
+void check_shape(int dim, const Shape2& shape);
 
 // Rows divided by their fp16 RMS, weights multiplied by its square: the loss stays that of the rows.
 void normalise(TrainingRows& rows, int dim);
 
-// One codebook for each of `shapes`, rounded as options.stored says. Rows are normalised first with
+// How options.search trains codebooks.
+TrainingOptions training_options(const MethodOptions& options);
+
+// One codebook for every shape.size consecutive channels, rounded as options.stored says. Rows are normalised first with
 // options.norm, and count by weight * RMS^2 then. `seed` tells heads apart. Distortion and volume spread go
 // to `fit.check`.
-HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shapes& shapes,
+HeadCode vector_code(LayerFit& fit, const Klt& klt, TrainingRows rows, const Shape2& shape,
                      const MethodOptions& options, uint64_t seed);
 
 // Of each head: F = M^1/2 E in the metric of what reads the rows (a target of K; G for values), around the

@@ -28,8 +28,10 @@ double loss_of(const Words& rows, const Words& weights, int g, const Words& word
   return sum;
 }
 TrainedCodebook train(const Words& rows, const Words& weights, int g, int count,
-                      const TrainingOptions& options = {}) {
-  return train_codebook(rows.data(), weights.data(), static_cast<int64_t>(weights.size()), g, count, options);
+                      const TrainingOptions& options = {}, uint64_t seed = 0) {
+  const TrainingGroup group{rows.data(), seed};
+  return train_codebooks({&group, 1}, weights.data(), static_cast<int64_t>(weights.size()), g, count, options,
+                         cpu_search())[0];
 }
 Words positive(size_t n, uint64_t seed) {
   auto values = normal(n, seed);
@@ -129,7 +131,7 @@ TEST(CodebookTraining, MoreEffortIsNeverWorse) {
   const auto rows = normal(2000 * 4, 8), weights = positive(2000, 9);
   double before = INFINITY;
   for (const int restarts : {1, 2, 4, 8}) {
-    const double loss = train(rows, weights, 4, 32, {.restarts = restarts, .seed = 3}).loss;
+    const double loss = train(rows, weights, 4, 32, {.restarts = restarts}, 3).loss;
     EXPECT_LE(loss, before) << restarts;
     before = loss;
   }
@@ -144,7 +146,7 @@ TEST(CodebookTraining, MoreEffortIsNeverWorse) {
 TEST(CodebookTraining, TheSameInputsGiveTheSameBytes) {
   const auto rows = normal(2000 * 4, 8), weights = positive(2000, 9);
   const auto words = [&](uint64_t seed, int restarts) {
-    return train(rows, weights, 4, 32, {.iterations = 2, .restarts = restarts, .seed = seed}).words;
+    return train(rows, weights, 4, 32, {.iterations = 2, .restarts = restarts}, seed).words;
   };
   EXPECT_EQ(words(1, 4), words(1, 4));
   std::set<Words> different;

@@ -1,0 +1,140 @@
+// The nearest codewords by LibTorch's operations are those of the CPU's kernel, to the byte: on the CPU, and where there
+// is one, on a GPU.
+#include "libdump/codeword_search.h"
+
+#include <cmath>
+
+#include "kernels/codebook.h"
+#include "libcalib/codebook_training.h"
+#include "libdump/torch_device.h"
+#include "tests/support/support.h"
+
+namespace oscar {
+namespace {
+
+using test::normal;
+using Words = std::vector<float>;
+
+class CodewordSearchTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    try {
+      search_ = torch_search(torch_device(GetParam()));
+    } catch (const std::runtime_error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  struct Found {
+    std::vector<uint16_t> index;
+    Words distance;
+    bool operator==(const Found&) const = default;
+  };
+  // Of every second group, then of all: what was not asked for is left alone.
+  void compare(const std::vector<Words>& groups, int g, const std::vector<Words>& words) const {
+    const auto n = static_cast<int64_t>(groups[0].size()) / g;
+    const int count = static_cast<int>(words[0].size()) / g;
+    SCOPED_TRACE(testing::Message() << n << " rows, g " << g << ", " << count << " codewords");
+    std::vector<const float*> pointers;
+    for (const Words& group : groups) pointers.push_back(group.data());
+    for (const size_t step : {2u, 1u}) {
+      const Found untouched{std::vector<uint16_t>(static_cast<size_t>(n), 7),
+                            Words(static_cast<size_t>(n), -1)};
+      std::vector<Found> expected(groups.size(), untouched), found = expected;
+      std::vector<SearchedRows::Search> searches;
+      for (size_t i = 0; i < groups.size(); i += step) {
+        nearest_codeword_reference(pointers[i], g, n, g, words[i].data(), count, expected[i].index.data(), 1,
+                                   expected[i].distance.data());
+        searches.push_back(
+            {static_cast<int>(i), words[i].data(), found[i].index.data(), found[i].distance.data()});
+      }
+      search_->hold(pointers, n, g)->nearest(count, searches);
+      for (size_t i = 0; i < groups.size(); ++i) EXPECT_TRUE(found[i] == expected[i]) << "group " << i;
+    }
+  }
+  void compare(const Words& rows, int g, const Words& words) const {
+    compare(std::vector<Words>{rows, normal(rows.size(), 99)}, g, {words, normal(words.size(), 98)});
+  }
+  std::unique_ptr<CodewordSearch> search_;
+};
+
+TEST_P(CodewordSearchTest, SizesAndCounts) {
+  for (const int g : {1, 2, 3, 4, 8, 17, 64}) {
+    for (const int count : {1, 2, 33, 256})
+      compare(normal(static_cast<size_t>(300 * g), 1), g, normal(static_cast<size_t>(count * g), 2));
+  }
+  compare(normal(30 * 4, 5), 4, normal(65536 * 4, 6));
+  compare(normal(4, 7), 4, normal(256 * 4, 8));
+  std::vector<Words> rows, words;  // more than one step of scores
+  for (uint64_t i = 0; i < 17; ++i) {
+    rows.push_back(normal(20000 * 4, i));
+    words.push_back(normal(256 * 4, 100 + i));
+  }
+  compare(rows, 4, words);
+}
+
+TEST_P(CodewordSearchTest, WhatFloatScoresCannotTellApart) {
+  compare(normal(1000 * 4, 1), 4, Words(256 * 4, 0.5f));
+  const Words once = normal(100 * 4, 2);
+  Words twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  compare(normal(1000 * 4, 3), 4, twice);
+  for (const float away : {1.0f, 100.0f, 1e6f}) {
+    Words rows = normal(2000 * 4, 6, 1e-4f), words = normal(256 * 4, 7, 1e-4f);
+    for (Words* x : {&rows, &words}) {
+      for (float& value : *x) value += away;
+    }
+    compare(rows, 4, words);
+  }
+  Words sphere = normal(256 * 6, 16);
+  for (size_t c = 0; c < 256; ++c) {
+    double norm = 0;
+    for (size_t i = 0; i < 6; ++i) norm += double(sphere[c * 6 + i]) * sphere[c * 6 + i];
+    for (size_t i = 0; i < 6; ++i) sphere[c * 6 + i] /= static_cast<float>(std::sqrt(norm));
+  }
+  for (const float sigma : {1e-3f, 1e-6f, 1e-9f}) compare(normal(2000 * 6, 17, sigma), 6, sphere);
+}
+
+TEST_P(CodewordSearchTest, LargeAndTinyOnes) {
+  Words rows = normal(2000 * 8, 8), words = normal(256 * 8, 9);
+  words[37 * 8 + 3] = 1e6f;
+  compare(rows, 8, words);
+  for (size_t r = 0; r < 2000; ++r) rows[r * 8 + 5] *= 1000;
+  compare(rows, 8, words);
+  for (const float sigma : {1e17f, 1e-10f, 1e-19f, 1e-22f, 1e-40f, 0.0f}) {
+    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11, sigma));
+    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11));
+    compare(normal(500 * 4, 10), 4, normal(100 * 4, 11, sigma));
+  }
+}
+
+// With restarts, cells that end early, and one group whose few rows leave cells empty.
+TEST_P(CodewordSearchTest, CodebooksAreTheCpus) {
+  constexpr int64_t kRows = 2000;
+  std::vector<Words> rows;
+  std::vector<TrainingGroup> groups;
+  for (uint64_t i = 0; i < 5; ++i) {
+    rows.push_back(normal(kRows * 4, i, std::exp(static_cast<float>(i))));
+    if (i == 3) {
+      for (size_t j = 40; j < rows[i].size(); ++j) rows[i][j] = rows[i][j % 40];
+    }
+  }
+  for (size_t i = 0; i < rows.size(); ++i) groups.push_back({rows[i].data(), 5 * i});
+  Words weights = normal(kRows, 50);
+  for (float& weight : weights) weight = std::exp(weight);
+  const TrainingOptions options{.iterations = 10, .refine = 8, .restarts = 2};
+  const auto expected = train_codebooks(groups, weights.data(), kRows, 4, 32, options, cpu_search());
+  const auto found = train_codebooks(groups, weights.data(), kRows, 4, 32, options, *search_);
+  ASSERT_EQ(found.size(), groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    EXPECT_EQ(found[i].words, expected[i].words) << i;
+    EXPECT_EQ(found[i].loss, expected[i].loss) << i;
+    const auto alone = train_codebooks({&groups[i], 1}, weights.data(), kRows, 4, 32, options, cpu_search());
+    EXPECT_EQ(alone[0].words, expected[i].words) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, CodewordSearchTest, testing::Values("cpu", "cuda"),
+                         [](const auto& place) { return place.param == "cpu" ? "OnACpu" : "OnAGpu"; });
+
+}  // namespace
+}  // namespace oscar
