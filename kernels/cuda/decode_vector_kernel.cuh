@@ -113,33 +113,37 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
 
   const uint32_t number = Memory::kNumbers + 8 * warp;  // in shared memory: no register to spare
   store_shared2(number, 0, 0);
+  __syncwarp();
   Item item(a, 0);
   Walk walk(a, item.segment);
   stage_words(item.segment.head);
   // Lines that are read soon, each by a thread of its own: the block's other segments, the next item's
-  // queries.
-  const auto touch_line = [&](const void* from, int bytes) {
-    const int at = 128 * thread_again();
-    if (at < bytes) touch(Memory::kUnread + 16 * lane, static_cast<const uint8_t*>(from) + at);
+  // queries. Copies that are under way at a time go to different places, though nobody reads them: 8 lines of
+  // segments, 12 of queries, and 12 of those of the item after.
+  const auto touch_lines = [&](const void* from, int bytes, int place, int most) {
+    const int line = thread_again();
+    if (line < most && 128 * line < bytes)
+      touch(Memory::kUnread + 16 * (place + line), static_cast<const uint8_t*>(from) + 128 * line);
   };
-  const auto touch_queries = [&](const Item& of) {
+  const auto touch_queries = [&](const Item& of, int number) {
     const QueryRows rows = query_rows<kDim>(a, of);
-    touch_line(rows.q, rows.heads * kDim * (rows.bf16 ? 2 : 4));
+    touch_lines(rows.q, rows.heads * kDim * (rows.bf16 ? 2 : 4), number & 1 ? 20 : 8, 12);
   };
-  touch_line(a.plan.segments + item.segment.next,
-             (item.segment.count - 1) * static_cast<int>(sizeof(Segment)));
+  touch_lines(a.plan.segments + item.segment.next,
+              (item.segment.count - 1) * static_cast<int>(sizeof(Segment)), 0, 8);
   if (walk.end > 0) load_page(walk.page(a, 0));
   wait_preceding();
-  touch_queries(item);
+  touch_queries(item, 0);
   for (bool new_tables = true;;) {
     // In the last page of an item the first page of what comes next is loaded: its number is fetched
     // meanwhile.
     Walk after = walk;
     after.end = 0;
     if (!item.last) {
-      const Item upcoming(a, load_shared(number) + 1);
+      const int following = static_cast<int>(load_shared(number)) + 1;
+      const Item upcoming(a, following);
       after = Walk(a, upcoming.segment);
-      touch_queries(upcoming);
+      touch_queries(upcoming, following);
     }
     keys.begin(a, query_rows<kDim>(a, item), item.segment.head, Memory::kScratch);
     if (new_tables) {
@@ -190,10 +194,13 @@ __global__ __launch_bounds__(kBlockThreads, 1) void decode_vector(const __grid_c
                                          int64_t{item.segment.sequence} * a.kv_heads * a.group + head, head});
     if (item.last) return;
     __syncthreads();
+    copy_commit();
+    copy_wait<0>();  // for touched lines, which have long been here
     const int head_before = item.segment.head;
     const int following = load_shared(number) + 1;
     __syncwarp();
     store_shared2(number, following, 0);
+    __syncwarp();
     item = Item(a, following);
     new_tables = item.segment.head != head_before;
     if (new_tables) stage_words(item.segment.head);

@@ -53,8 +53,8 @@ StatsShared shared_of(const StatsArguments& a) {
   StatsShared s;
   s.values = pieces * a.q_tiles * kTileBlock;
   s.stages = s.values + pieces * a.v_tiles * kTileBlock;
-  s.value_norms = s.stages + a.stages * a.tile_bytes;
-  s.barriers = s.value_norms + (a.in.v ? a.stages * a.block_keys * int{sizeof(float)} : 0);
+  s.rows = s.stages + a.stages * (a.tile_bytes - int{sizeof(TileRows)});
+  s.barriers = s.rows + 2 * warps * warp_rows_bytes(a.in.v);
   s.bytes = s.barriers + 16 * kMaxStages + 8 * stats_warpgroups(a.in.v);
   // Column sums of each warp take the place of stages.
   const int columns = stats_pieces(a.in.v) * kTileRows * (a.in.v ? 3 : 2) * int{sizeof(float)};

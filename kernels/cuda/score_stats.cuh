@@ -29,11 +29,20 @@ struct TileRows {
   float output_norm[kTileRows];  // o G o^T
   float unit[kTileRows];         // 1 / unit of a, a power of two
 };
+// What a warp holds of a tile: its 16 rows, and with values the norms of its warpgroup's keys.
+struct WarpRows {
+  int time[16];
+  float lse[16], output_norm[16], unit[16];
+  float value_norms[kTileRows];
+};
+constexpr int warp_rows_bytes(bool values) {
+  return static_cast<int>(sizeof(WarpRows)) - (values ? 0 : kTileRows * static_cast<int>(sizeof(float)));
+}
 enum RowSum { kMass, kEntropy, kSink, kSensitivity };  // entropy: sum p log2 p
 
-// Byte offsets in a block's shared memory: keys, values, stages of queries.
+// Byte offsets in a block's shared memory: keys, values, stages of queries, two WarpRows of each warp.
 struct StatsShared {
-  int values, stages, value_norms, barriers, bytes;
+  int values, stages, rows, barriers, bytes;
 };
 
 struct StatsArguments {

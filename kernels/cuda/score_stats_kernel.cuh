@@ -113,12 +113,12 @@ __global__ void __launch_bounds__(128 * stats_warpgroups(kValues), 1)
   const uint32_t keys = shared + group * kPieces * a.q_tiles * kTileBlock,
                  values = shared + a.shared.values + group * a.v_tiles * kTileBlock;
   const int sink_end = static_cast<int>(a.in.sink), recent = static_cast<int>(a.in.recent),
-            window = static_cast<int>(a.in.sliding_window),
-            rows_offset = (a.q_tiles + 2 * a.v_tiles) * kTileBlock;
-  const int row_of_lane = row_of_warp + lane / 4;
+            window = static_cast<int>(a.in.sliding_window);
+  const int row_of_lane = lane / 4;  // of the warp's
   const unsigned sum_count = kTileRows * a.tiles * a.in.kv_heads * a.in.group;
   // This lane's row sums: mass or entropy of one of its rows.
-  unsigned row = (head * a.in.group * a.tiles + first / kTileRows) * kTileRows + row_of_lane + 4 * (lane & 2);
+  unsigned row = (head * a.in.group * a.tiles + first / kTileRows) * kTileRows + row_of_warp + row_of_lane +
+                 4 * (lane & 2);
   for (int m = 0, of_head = 0; m < walk.total(); ++m) {
     walk.wait(m);
     const uint32_t tile = walk.tile();
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(128 * stats_warpgroups(kValues), 1)
     }
     walk.more(m);
 
-    const auto& of_rows = *reinterpret_cast<const TileRows*>(memory + (tile - shared) + rows_offset);
-    const int earliest = of_rows.time[row_of_warp], latest = of_rows.time[row_of_warp + 15];
+    const auto& of_rows = *reinterpret_cast<const WarpRows*>(memory + walk.rows(m, of_head + 1 == count));
+    const int earliest = of_rows.time[0], latest = of_rows.time[15];
     StatsRows rows;
 #pragma unroll
     for (int r = 0; r < 2; ++r) rows.offset[r] = of_rows.lse[row_of_lane + 8 * r];
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(128 * stats_warpgroups(kValues), 1)
       if constexpr (kValues) {
         tile_wait<0>(d[1]);
         if (seen) {
-          sums.add_values(squares, d[1], walk.value_norms() + 4 * (group * kTileRows + 2 * (lane & 3)),
+          sums.add_values(squares, d[1], of_rows.value_norms + 2 * (lane & 3),
                           of_rows.output_norm + row_of_lane, rows);
           leave_one(a, sum_of_two(rows.sensitivity[0], rows.sensitivity[1]),
                     of_rows.unit[row_of_lane + 4 * (lane & 2)], row + kSensitivity * sum_count);

@@ -73,17 +73,17 @@ struct StatsLane {
     }
   }
   // products: y.v; value_norms: of the lane's first key.
-  OSCAR_DEVICE void add_values(const float (&squares)[32], const float (&products)[32], uint32_t value_norms,
-                               const float* output_norms, StatsRows& rows) {
+  OSCAR_DEVICE void add_values(const float (&squares)[32], const float (&products)[32],
+                               const float* value_norms, const float* output_norms, StatsRows& rows) {
     const float output_norm[2] = {output_norms[0], output_norms[8]};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint2 norms = load_shared2(value_norms + 32 * i);
+      const float2 norms = *reinterpret_cast<const float2*>(value_norms + 8 * i);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int r = e / 2, c = e % 2;
-        const float distance = max_or_nan(
-            fmaf(-2.f, products[4 * i + e], __uint_as_float(c ? norms.y : norms.x) + output_norm[r]), 0.f);
+        const float distance =
+            max_or_nan(fmaf(-2.f, products[4 * i + e], (c ? norms.y : norms.x) + output_norm[r]), 0.f);
         rows.sensitivity[r] = fmaf(squares[4 * i + e], distance, rows.sensitivity[r]);
         x[i][c] = fmaf(squares[4 * i + e], distance, x[i][c]);
       }

@@ -1,5 +1,7 @@
 // Internal: tiles of a walk on their way into a ring of stages in shared memory. From sm_90 on one thread starts bulk copies
-// and warps wait for each other as late as possible; before, all threads copy and all wait.
+// and warps wait for each other as late as possible; before, all threads copy and all wait. What is known of a tile's rows
+// beside their channels each warp brings in for itself, one tile ahead: a few bytes, and what loads of a warp read comes
+// by copies of its own, which is what compute-sanitizer follows.
 #pragma once
 #include "kernels/cuda/score_stats_tile.cuh"
 
@@ -32,6 +34,7 @@ class StatsWalk {
   OSCAR_DEVICE void start(int group) {
     constexpr int kPieces = stats_pieces(kValues);
     if (total() == 0) return;
+    fetch_rows(0, false);
     if (a_.stages > 1) fetch(0);
     for (int i = 0; i < a_.warpgroups; ++i) {
       const int64_t piece = static_cast<int64_t>(head_) * a_.blocks * (a_.block_keys / kTileRows) +
@@ -70,18 +73,30 @@ class StatsWalk {
   }
   // This warp has read all of the tile in hand: on to the next.
   OSCAR_DEVICE void advance() {
+    __syncwarp();  // all lanes have read, not only the one that says so
     if (kBulkCopies && (threadIdx.x & 31) == 0) barrier_arrive(free(stage_));
     if (++stage_ == a_.stages) {
       stage_ = 0;
       phase_ ^= 1;
     }
   }
-  OSCAR_DEVICE uint32_t tile() const { return shared_ + a_.shared.stages + stage_ * a_.tile_bytes; }
-  OSCAR_DEVICE uint32_t value_norms() const {
-    return shared_ + a_.shared.value_norms + stage_ * a_.block_keys * static_cast<int>(sizeof(float));
+  OSCAR_DEVICE uint32_t tile() const { return shared_ + a_.shared.stages + stage_ * stage_bytes(); }
+  // After more(m): where the WarpRows of tile m are, from the beginning of shared memory; begins with the next, which are of
+  // another query head after a head's last.
+  OSCAR_DEVICE int rows(int m, bool last_of_head) {
+    if constexpr (kBulkCopies) {
+      copy_commit();
+      copy_wait<0>();
+      __syncwarp();
+    }
+    if (m + 1 < total()) fetch_rows(m + 1, last_of_head);
+    return rows_at(m);
   }
 
  private:
+  OSCAR_DEVICE int rows_at(int m) const {
+    return a_.shared.rows + (static_cast<int>(threadIdx.x / 32) * 2 + (m & 1)) * warp_rows_bytes(kValues);
+  }
   OSCAR_DEVICE uint32_t full(int stage) const { return shared_ + a_.shared.barriers + 16 * stage; }
   OSCAR_DEVICE uint32_t free(int stage) const { return full(stage) + 8; }
   OSCAR_DEVICE uint32_t keys_here(int group) const { return full(kMaxStages) + 8 * group; }
@@ -95,25 +110,45 @@ class StatsWalk {
   }
   OSCAR_DEVICE void fetch(int m) const {
     if (kBulkCopies && threadIdx.x != 0) return;
-    const int round = m / a_.stages, stage = m - round * a_.stages, j = m / count_;
-    const int64_t query_head = head_ * a_.in.group + j,
-                  index = query_head * a_.tiles + first_ + m - j * count_;
-    const int norm_bytes = a_.block_keys * static_cast<int>(sizeof(float));
+    const int round = m / a_.stages, stage = m - round * a_.stages;
     if constexpr (kBulkCopies) {
       if (round > 0) barrier_wait(free(stage), (round - 1) & 1);
-      barrier_expect(full(stage), a_.tile_bytes + (kValues ? norm_bytes : 0));
+      barrier_expect(full(stage), stage_bytes());
     }
-    copy(shared_ + a_.shared.stages + stage * a_.tile_bytes, a_.packed_queries + index * a_.tile_bytes,
-         a_.tile_bytes, full(stage));
-    if constexpr (kValues)
-      copy(shared_ + a_.shared.value_norms + stage * norm_bytes,
-           a_.value_norms + query_head * a_.blocks * a_.block_keys + block_key_, norm_bytes, full(stage));
+    copy(shared_ + a_.shared.stages + stage * stage_bytes(), packed_tile(m), stage_bytes(), full(stage));
   }
+  // 16 bytes a lane: rows, and from lane 16 on norms, which are those of a head.
+  OSCAR_DEVICE void fetch_rows(int m, bool next_head) {
+    const int lane = threadIdx.x & 31;
+    const bool norms = kValues && lane >= 16;
+    if (m == 0) {
+      const int warp = threadIdx.x / 32;
+      next_rows_ = packed_tile(0) + stage_bytes() + lane / 4 * (kTileRows * sizeof(float)) + (warp & 3) * 64 +
+                   lane % 4 * 16;
+      if (norms)
+        next_rows_ = reinterpret_cast<const uint8_t*>(
+            a_.value_norms + int64_t{head_} * a_.in.group * a_.blocks * a_.block_keys + block_key_ +
+            warp / 4 * kTileRows + 4 * (lane - 16));
+    } else if (!norms) {
+      next_rows_ += next_head ? (a_.tiles - count_ + 1) * int64_t{a_.tile_bytes} : a_.tile_bytes;
+    } else if (next_head) {
+      next_rows_ += a_.blocks * a_.block_keys * sizeof(float);
+    }
+    if (kValues || lane < 16) copy16(shared_ + rows_at(m) + 16 * lane, next_rows_);
+  }
+  OSCAR_DEVICE const uint8_t* packed_tile(int m) const {
+    const int j = m / count_;
+    return a_.packed_queries +
+           (static_cast<int64_t>(head_ * a_.in.group + j) * a_.tiles + first_ + m - j * count_) *
+               a_.tile_bytes;
+  }
+  OSCAR_DEVICE int stage_bytes() const { return a_.tile_bytes - static_cast<int>(sizeof(TileRows)); }
 
   const StatsArguments& a_;
   uint32_t shared_;
   int count_, block_key_, head_, first_, stage_ = 0;
   uint32_t phase_ = 0;
+  const uint8_t* next_rows_ = nullptr;
 };
 
 }  // namespace oscar::cuda
