@@ -279,4 +279,36 @@ OSCAR_DEVICE void subtract_mean(Row& row, const float* mean, int t) {
   }
 }
 
+// The row of `head` that begins at element `from`, less the mean.
+template <int D, class Row>
+OSCAR_DEVICE void load_row(Row& row, const WriteArguments& a, int64_t from, int head, int t) {
+  if (a.f32) {
+    // The mean comes off before the row is rounded.
+    FloatRow<D> exact;
+    load_f32(exact, static_cast<const float*>(a.rows) + from, t);
+    if (a.mean) subtract_mean(exact, a.mean + head * D, t);
+    convert(exact, row);
+  } else {
+    PackedRow<D> packed;
+    load_bf16(packed, static_cast<const __nv_bfloat16*>(a.rows) + from, t);
+    convert(packed, row);
+    if (a.mean) subtract_mean(row, a.mean + head * D, t);
+  }
+}
+
+// The root mean square of a row, in what float16 holds (libcalib/codecs/vector.cpp).
+template <int D, template <int> class RowOf>
+OSCAR_DEVICE float row_norm(const RowOf<D>& row) {
+  double squares = 0;
+#pragma unroll
+  for (int m = 0; m < D / 32; ++m) {
+    float v[8];
+    row.unit(m, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = fma(static_cast<double>(v[i]), static_cast<double>(v[i]), squares);
+  }
+  const double norm = fmin(fmax(__dsqrt_rn(quad_sum(squares) / D), 0x1p-24), 65504.0);
+  return __half2float(__float2half_rn(static_cast<float>(norm)));
+}
+
 }  // namespace oscar::cuda

@@ -26,18 +26,7 @@ __global__ void __launch_bounds__(kWriteThreads, blocks_of(sizeof(RowOf<D>), kCl
   const RowPlace at = place_row(a, static_cast<int>(token), head, valid);
   const int64_t from = valid ? static_cast<int64_t>(token * a.kv_heads + head) * D : 0;
   RowOf<D> row;
-  if (a.f32) {
-    // The mean comes off before the row is rounded.
-    FloatRow<D> exact;
-    load_f32(exact, static_cast<const float*>(a.rows) + from, t);
-    if (a.mean) subtract_mean(exact, a.mean + head * D, t);
-    convert(exact, row);
-  } else {
-    PackedRow<D> packed;
-    load_bf16(packed, static_cast<const __nv_bfloat16*>(a.rows) + from, t);
-    convert(packed, row);
-    if (a.mean) subtract_mean(row, a.mean + head * D, t);
-  }
+  load_row<D>(row, a, from, head, t);
   write_row<D, kClass>(row, a, at, lane);
 }
 

@@ -5,6 +5,8 @@
 // The matrix's columns are ordered so that a lane gets the channels that write_rows.cuh wants:
 //   product, tile j           column 2 t + e                is channel    32 (j / 4) + 8 t + 2 (j % 4) + e
 #pragma once
+#include <type_traits>
+
 #include "kernels/cuda/write.cuh"
 
 namespace oscar::cuda {
@@ -114,6 +116,28 @@ inline cudaError_t warps_that_fit(int common, int each, int most, int* warps) {
     return e;
   *warps = (bytes - common) / each < most ? (bytes - common) / each : most;
   return *warps > 0 ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
+// A kernel whose warps walk over tiles of 16 rows: one wave of blocks, each with what its warps share once.
+// Of shared memory a block has `common` bytes and `each` for every warp, of which there are `most` at most.
+template <class... Arguments>
+cudaError_t launch_wave(void (*kernel)(Arguments...), int common, int each, int most, const WriteArguments& a,
+                        cudaStream_t stream, const std::type_identity_t<Arguments>&... arguments) {
+  int warps = 0, device = 0, processors = 0, resident = 0;
+  if (const auto e = warps_that_fit(common, each, most, &warps)) return e;
+  const int shared = common + warps * each;
+  if (const auto e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared))
+    return e;
+  if (const auto e = cudaGetDevice(&device)) return e;
+  if (const auto e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return e;
+  if (const auto e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, 32 * warps, shared))
+    return e;
+  const int heads = a.head_major ? a.kv_heads : 1;
+  const int64_t rows = a.head_major ? a.tokens : static_cast<int64_t>(a.tokens) * a.kv_heads;
+  const int64_t blocks = (rows + 16 * warps - 1) / (16 * warps), wave = processors * resident / heads;
+  const dim3 grid(static_cast<unsigned>(blocks < wave ? blocks : wave > 0 ? wave : 1), heads);
+  kernel<<<grid, 32 * warps, shared, stream>>>(arguments...);
+  return cudaGetLastError();
 }
 
 }  // namespace oscar::cuda

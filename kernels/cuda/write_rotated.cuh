@@ -41,23 +41,8 @@ __global__ void __launch_bounds__(32 * kRotateWarps, rotated_blocks(D, sizeof(Ro
 
 template <int D, ClipClass kClass, template <int> class RowOf>
 cudaError_t launch_rotated(const WriteArguments& a, cudaStream_t stream) {
-  const auto kernel = write_rotated<D, kClass, RowOf>;
-  int warps = 0, device = 0, processors = 0, resident = 0;
-  if (const auto e = warps_that_fit(2 * D * D, RowStage<D>::kBytes, kRotateWarps, &warps)) return e;
-  const int shared = 2 * D * D + warps * RowStage<D>::kBytes;
-  if (const auto e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared))
-    return e;
-  if (const auto e = cudaGetDevice(&device)) return e;
-  if (const auto e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return e;
-  if (const auto e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, 32 * warps, shared))
-    return e;
-  const int heads = a.head_major ? a.kv_heads : 1;
-  const int64_t rows = a.head_major ? a.tokens : static_cast<int64_t>(a.tokens) * a.kv_heads;
-  const int64_t blocks = (rows + 16 * warps - 1) / (16 * warps);
-  const int64_t wave = processors * resident / heads;  // one wave, each block with its matrix once
-  const dim3 grid(static_cast<unsigned>(blocks < wave ? blocks : wave > 0 ? wave : 1), heads);
-  kernel<<<grid, 32 * warps, shared, stream>>>(a);
-  return cudaGetLastError();
+  return launch_wave(write_rotated<D, kClass, RowOf>, 2 * D * D, RowStage<D>::kBytes, kRotateWarps, a, stream,
+                     a);
 }
 
 template <ClipClass kClass, template <int> class RowOf>

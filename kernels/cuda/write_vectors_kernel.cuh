@@ -9,18 +9,12 @@
 
 namespace oscar::cuda {
 
-// The root mean square, in what float16 holds, divides the row (libcalib/codecs/vector.cpp).
 template <int D>
 OSCAR_DEVICE float divide_by_norm(FloatRow<D>& row) {
-  double squares = 0;
+  const float norm = row_norm(row);
 #pragma unroll
-  for (int i = 0; i < D / 4; ++i)
-    squares = fma(static_cast<double>(row.x[i]), static_cast<double>(row.x[i]), squares);
-  const double norm = fmin(fmax(__dsqrt_rn(quad_sum(squares) / D), 0x1p-24), 65504.0);
-  const float rounded = __half2float(__float2half_rn(static_cast<float>(norm)));
-#pragma unroll
-  for (int i = 0; i < D / 4; ++i) row.x[i] = __fdiv_rn(row.x[i], rounded);
-  return rounded;
+  for (int i = 0; i < D / 4; ++i) row.x[i] = __fdiv_rn(row.x[i], norm);
+  return norm;
 }
 
 template <int D>
@@ -149,16 +143,8 @@ __global__ void __launch_bounds__(32 * vector_warps(kSize, kRotated, kExact), 1)
       Row row;
       if constexpr (kRotated) {
         row = rotated[r];
-      } else if (a.f32) {
-        FloatRow<D> x;
-        load_f32(x, static_cast<const float*>(a.rows) + from, t);
-        if (mean) subtract_mean(x, mean, t);  // before the row is rounded
-        convert(x, row);
       } else {
-        PackedRow<D> x;
-        load_bf16(x, static_cast<const __nv_bfloat16*>(a.rows) + from, t);
-        convert(x, row);
-        if (mean) subtract_mean(row, mean, t);
+        load_row<D>(row, a, from, head, t);
       }
       if (v.round_bf16) round_row(row);
       if (v.norm) {
