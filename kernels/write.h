@@ -59,9 +59,10 @@ Status write(const CacheFormat& format, const WriteRule& rule, const WriteRows& 
              const WriteTarget& target);
 
 namespace cuda {
-// Not bit planes, which are written on the host. Asynchronous on `stream`, capturable, no allocation. Native
-// values are stored fastest where four rows that follow each other fill four aligned positions of a page. Two
-// rows must not have the same slot.
+// Asynchronous on `stream`, capturable, no allocation. Two rows must not have the same slot. Native values of
+// int2 are stored fastest where four rows that follow each other fill four aligned positions of a page, keys
+// of bit planes where two do that share its bytes. Bits of levels are not checked, as they are on the device:
+// those of a channel that no plane holds are lost (check_levels()).
 Status write(const CacheFormat& format, const WriteRule& rule, const WriteRows& rows,
              const WriteTarget& target, void* stream);
 }  // namespace cuda

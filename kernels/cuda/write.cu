@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/status.cuh"
 #include "kernels/cuda/write.cuh"
+#include "kernels/cuda/write_planes.cuh"
 #include "kernels/cuda/write_vectors.cuh"
 
 namespace oscar::cuda {
@@ -14,7 +15,6 @@ Status write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in, c
   if (in.tokens == 0) return {};
   const auto on = static_cast<cudaStream_t>(stream);
   const SideFormat& side = target.keys ? f.k : f.v;
-  if (side.kind == CodeKind::planes) return {"cuda::write: bit planes are written on the host, by write()"};
   const int64_t k = side_bytes(f, f.k), v = side_bytes(f, f.v);
   const bool native = f.layout == CacheLayout::native,
              packed = rule.round_bf16 || (in.type == FloatType::bf16 && !in.mean);
@@ -45,6 +45,11 @@ Status write(const CacheFormat& f, const WriteRule& rule, const WriteRows& in, c
   a.rotation_per_head = in.rotation_per_head;
   // Native words hold tokens, so a warp wants tokens; sglang rows of a token's heads are neighbours.
   a.head_major = native || (in.rotation && (in.rotation_per_head || in.mean));
+  if (side.kind == CodeKind::planes) {
+    const bool bf16 = in.rotation ? rule.round_bf16 : packed;
+    return status_of(launch_write_planes(f.dim, side, target.levels, target.keys, bf16, a, on),
+                     "launching the write of bit planes");
+  }
   if (side.kind != CodeKind::int2) {
     const bool exact = !side.norm && (rule.round_bf16 || (packed && !in.rotation));
     const auto family = in.rotation ? (exact ? launch_vectors_rotated_exact : launch_vectors_rotated_float)

@@ -1,8 +1,10 @@
 // How long new rows take to become codes, against the time of the bytes they move: [32768, 8, 128] keys and
 // values. With an argument: the rows whose name has it.
+#include <algorithm>
 #include <cstring>
 #include <random>
 
+#include "kernels/plane_pages.h"
 #include "kernels/write.h"
 #include "tests/bench/device_timing.h"
 
@@ -49,11 +51,20 @@ void measure(const Row& row) {
   for (auto& x : words)
     x = static_cast<int8_t>(std::lround(std::fmax(-127, std::fmin(127, normal(random) * 45))));
   const std::vector<float> scales(kHeads * dim, 0.022f);
+  std::vector<float> steps;
+  std::vector<uint8_t> bits;
+  for (int i = 0; i < kHeads * dim; ++i) {
+    steps.push_back(0.5f + 0.05f * normal(random));
+    const auto& planes = (row.keys ? f.k : f.v).planes;
+    bits.push_back(
+        static_cast<uint8_t>(std::count_if(planes, planes + kPlanes, [&](int n) { return i % dim < n; })));
+  }
 
   const size_t code_bytes = f.layout == CacheLayout::native ? kTokens / 64 * page_bytes(f) : elements / 4;
   const int64_t* d_slots = device_copy(slots);
   const uint16_t* d_matrix = device_copy(matrix);
   const CodebookView book{device_copy(words), device_copy(scales)};
+  const PlaneLevels levels{device_copy(steps), device_copy(bits)};
   std::vector<uint16_t*> d_rows;
   std::vector<uint8_t*> d_codes;
   std::vector<float*> d_scales;
@@ -72,7 +83,8 @@ void measure(const Row& row) {
                              .pages = native ? d_codes[i] : nullptr,
                              .codes = native ? nullptr : d_codes[i],
                              .scale_zero = native ? nullptr : d_scales[i],
-                             .book = book};
+                             .book = book,
+                             .levels = levels};
     const Status status = cuda::write(f, row.rule, in, target, stream);
     if (!status.ok()) {
       std::fprintf(stderr, "%s\n", status.what);
@@ -102,6 +114,11 @@ int main(int argc, char** argv) {
     return CacheFormat{
         .dim = 128, .kv_heads = kHeads, .k = {.kind = kind, .norm = norm}, .v = {.kind = kind, .norm = norm}};
   };
+  const auto planes = [](int dim, bool norm) {
+    const SideFormat side{
+        .kind = CodeKind::planes, .norm = norm, .planes = {dim, dim / 2 + 16, dim / 4, dim / 8}};
+    return CacheFormat{.dim = dim, .kv_heads = kHeads, .k = side, .v = side};
+  };
   const float step = 1.16739f, threshold = 0.98106527f;
   for (const Row& row : std::vector<Row>{
            {"sglang 128, no clip", sglang(128), {}, false, true},
@@ -123,6 +140,16 @@ int main(int argc, char** argv) {
            {"vectors 4x8 keys, norm", vectors(CodeKind::vector4x8, true), {}, false, true},
            {"vectors 4x8 keys, rotated", vectors(CodeKind::vector4x8, false), {}, true, true},
            {"vectors 8x8 values", vectors(CodeKind::vector8x8, false), {}, false, false},
+           {"planes 128 keys", planes(128, false), {}, false, true},
+           {"planes 128 values", planes(128, false), {}, false, false},
+           {"planes 128 keys, norm", planes(128, true), {}, false, true},
+           {"planes 128 values, norm", planes(128, true), {}, false, false},
+           {"planes 128 keys, norm, rotated", planes(128, true), {}, true, true},
+           {"planes 128 values, norm, rotated", planes(128, true), {}, true, false},
+           {"planes 128 keys, rotated, unrounded", planes(128, false), {.round_bf16 = false}, true, true},
+           {"planes 64 keys, norm", planes(64, true), {}, false, true},
+           {"planes 256 keys, norm", planes(256, true), {}, false, true},
+           {"planes 256 keys, norm, rotated", planes(256, true), {}, true, true},
        }) {
     if (argc < 2 || std::strstr(row.name, argv[1])) measure(row);
   }
