@@ -1,6 +1,4 @@
-// The nearest codewords by LibTorch's operations: float32 scores of all words say which can be the nearest, and where
-// that is more than one, double arithmetic in the order of kernels/codebook.h decides.
-#include "libcalib/codeword_search.h"
+#include "libdump/codeword_search.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
@@ -10,8 +8,8 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "kernels/codebook_device.h"
 #include "libcalib/compute_device.h"
-#include "libdump/codeword_search.h"
 #include "libdump/torch_device.h"
 
 namespace oscar {
@@ -52,65 +50,97 @@ at::Tensor nearest_of(const at::Tensor& rows, const at::Tensor& words) {
   return nearest;
 }
 
-// The device's memory holds the rows of all that train at a time, and the scores of one search.
+struct Nearest {
+  at::Tensor index, distance;  // (A, n): uint16 or int64, float
+};
+// groups: (A) of rows (groups, n, g); words (A, count, g).
+Nearest nearest_by_kernels(const at::Tensor& rows, const at::Tensor& groups, const at::Tensor& words) {
+  const int64_t active = words.size(0), n = rows.size(1);
+  const Nearest found{at::empty({active, n}, rows.options().dtype(at::kUInt16)),
+                      at::empty({active, n}, rows.options())};
+  const Status status = cuda::nearest_codewords({.n = n,
+                                                 .g = static_cast<int>(rows.size(2)),
+                                                 .count = static_cast<int>(words.size(1)),
+                                                 .searches = static_cast<int>(active),
+                                                 .rows = rows.const_data_ptr<float>(),
+                                                 .group = groups.const_data_ptr<int32_t>(),
+                                                 .words = words.const_data_ptr<float>(),
+                                                 .index = found.index.mutable_data_ptr<uint16_t>(),
+                                                 .distance = found.distance.mutable_data_ptr<float>()},
+                                                stream_of(rows.device()));
+  if (!status.ok()) throw failure("{}", status.what);
+  return found;
+}
+Nearest nearest_by_operations(const at::Tensor& all_rows, const at::Tensor& groups, const at::Tensor& words) {
+  const int64_t active = words.size(0), count = words.size(1);
+  const at::Tensor rows = active == all_rows.size(0) ? all_rows : all_rows.index_select(0, groups);
+  const int64_t n = rows.size(1), step = std::max<int64_t>(1, kMostScores / (active * count));
+  std::vector<at::Tensor> parts;
+  for (int64_t done = 0; done < n; done += step)
+    parts.push_back(nearest_of(rows.slice(1, done, done + step), words));
+  const at::Tensor index = at::cat(parts, 1);
+  const at::Tensor chosen = words.gather(1, index.unsqueeze(-1).expand({active, n, rows.size(2)}));
+  return {index.to(at::kUInt16), distances(rows.to(at::kDouble), chosen.to(at::kDouble)).to(at::kFloat)};
+}
+
+// The device's memory holds the rows of all that train at a time.
 class TorchSearch : public CodewordSearch {
  public:
-  explicit TorchSearch(at::Device device) : device_(device) {
+  TorchSearch(at::Device device, bool kernels) : device_(device), kernels_(kernels) {
     at::globalContext().setFloat32MatmulPrecision("highest");
   }
   std::unique_ptr<SearchedRows> hold(std::span<const float* const> groups, int64_t n, int g) const override;
   at::Device device() const { return device_; }
-  std::mutex& turn() const { return turn_; }
+  Nearest nearest(const at::Tensor& rows, const at::Tensor& groups, const at::Tensor& words) const {
+    if (kernels_) return nearest_by_kernels(rows, groups, words);
+    const std::lock_guard lock(turn_);  // scores are large
+    return nearest_by_operations(rows, groups, words);
+  }
 
  private:
   at::Device device_;
+  bool kernels_;
   mutable std::mutex turn_;
 };
 
 class TorchRows : public SearchedRows {
  public:
   TorchRows(const TorchSearch& search, std::span<const float* const> groups, int64_t n, int g)
-      : search_(search), device_(search.device()) {
+      : search_(search) {
     const c10::InferenceMode inference;
-    at::Tensor rows = at::empty({static_cast<int64_t>(groups.size()), n, g}, at::kFloat);
+    at::Tensor rows = at::empty({static_cast<int64_t>(groups.size()), n, g}, host());
     for (size_t i = 0; i < groups.size(); ++i)
       std::memcpy(rows[static_cast<int64_t>(i)].data_ptr(), groups[i],
                   static_cast<size_t>(n * g) * sizeof(float));
-    rows_ = rows.to(device_);
+    rows_ = to_device(rows, search.device());
   }
   void nearest(int count, std::span<const Search> searches) const override {
     if (searches.empty()) return;
     const c10::InferenceMode inference;
-    const std::lock_guard lock(search_.turn());
     const auto active = static_cast<int64_t>(searches.size());
     const int64_t n = rows_.size(1), g = rows_.size(2);
-    at::Tensor words = at::empty({active, count, g}, at::kFloat);
-    at::Tensor groups = at::empty({active}, at::kLong);
+    at::Tensor words = at::empty({active, count, g}, host()),
+               groups = at::empty({active}, host().dtype(at::kInt));
     for (int64_t a = 0; a < active; ++a) {
       const Search& search = searches[static_cast<size_t>(a)];
       std::memcpy(words[a].data_ptr(), search.words, static_cast<size_t>(count * g) * sizeof(float));
-      groups.data_ptr<int64_t>()[a] = search.group;
+      groups.mutable_data_ptr<int32_t>()[a] = search.group;
     }
-    words = words.to(device_);
-    const at::Tensor rows = active == rows_.size(0) ? rows_ : rows_.index_select(0, groups.to(device_));
-    const int64_t step = std::max<int64_t>(1, kMostScores / (active * count));
-    std::vector<at::Tensor> parts;
-    for (int64_t done = 0; done < n; done += step)
-      parts.push_back(nearest_of(rows.slice(1, done, done + step), words));
-    const at::Tensor index = at::cat(parts, 1);
-    const at::Tensor chosen = words.gather(1, index.unsqueeze(-1).expand({active, n, g}));
-    const at::Tensor found = distances(rows.to(at::kDouble), chosen.to(at::kDouble)).to(at::kFloat);
-    const at::Tensor indices = to_cpu(index.to(at::kInt)), lengths = to_cpu(found);
+    const Nearest found =
+        search_.nearest(rows_, to_device(groups, search_.device()), to_device(words, search_.device()));
+    const at::Tensor index = to_cpu(found.index), distance = to_cpu(found.distance);
     for (int64_t a = 0; a < active; ++a) {
       const Search& search = searches[static_cast<size_t>(a)];
-      std::copy_n(indices.const_data_ptr<int>() + a * n, n, search.index);
-      std::copy_n(lengths.const_data_ptr<float>() + a * n, n, search.distance);
+      std::copy_n(index.const_data_ptr<uint16_t>() + a * n, n, search.index);
+      std::copy_n(distance.const_data_ptr<float>() + a * n, n, search.distance);
     }
   }
 
  private:
+  at::TensorOptions host() const {
+    return at::TensorOptions(at::kFloat).pinned_memory(search_.device().is_cuda());
+  }
   const TorchSearch& search_;
-  at::Device device_;
   at::Tensor rows_;  // (groups, n, g)
 };
 
@@ -121,13 +151,14 @@ std::unique_ptr<SearchedRows> TorchSearch::hold(std::span<const float* const> gr
 
 }  // namespace
 
-std::unique_ptr<CodewordSearch> torch_search(at::Device device) {
-  return std::make_unique<TorchSearch>(device);
+std::unique_ptr<CodewordSearch> torch_search(at::Device device, bool kernels) {
+  return std::make_unique<TorchSearch>(device, kernels);
 }
 
 std::unique_ptr<CodewordSearch> open_codeword_search(const std::string& device) {
   if (cuda_number(device) < 0) return nullptr;
-  return torch_search(torch_device(device));
+  const at::Device on = torch_device(device);
+  return torch_search(on, has_kernels(on));
 }
 
 }  // namespace oscar

@@ -1,4 +1,6 @@
-// libcalib/codeword_search.h by LibTorch.
+// libcalib/codeword_search.h by LibTorch: a kernel of ours searches, or its operations do. Those make float32 scores of all
+// words, which say what can be the nearest, and where that is more than one, double arithmetic in the order of
+// kernels/codebook.h decides.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -6,6 +8,6 @@
 
 namespace oscar {
 
-std::unique_ptr<CodewordSearch> torch_search(at::Device device);
+std::unique_ptr<CodewordSearch> torch_search(at::Device device, bool kernels);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
 // The nearest codewords by LibTorch's operations are those of the CPU's kernel, to the byte: on the CPU, and where there
-// is one, on a GPU.
+// is one, on a GPU, by its kernel too.
 #include "libdump/codeword_search.h"
 
 #include <cmath>
@@ -15,11 +15,18 @@ namespace {
 using test::normal;
 using Words = std::vector<float>;
 
-class CodewordSearchTest : public testing::TestWithParam<std::string> {
+struct Place {
+  std::string device;
+  bool kernels;
+};
+
+class CodewordSearchTest : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
     try {
-      search_ = torch_search(torch_device(GetParam()));
+      const at::Device device = torch_device(GetParam().device);
+      if (GetParam().kernels && !has_kernels(device)) GTEST_SKIP() << kernels_missing(device);
+      search_ = torch_search(device, GetParam().kernels);
     } catch (const std::runtime_error& error) {
       GTEST_SKIP() << error.what();
     }
@@ -133,8 +140,14 @@ TEST_P(CodewordSearchTest, CodebooksAreTheCpus) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, CodewordSearchTest, testing::Values("cpu", "cuda"),
-                         [](const auto& place) { return place.param == "cpu" ? "OnACpu" : "OnAGpu"; });
+INSTANTIATE_TEST_SUITE_P(Places, CodewordSearchTest,
+                         testing::Values(Place{"cpu", false}, Place{"cuda", false}, Place{"cuda", true}),
+                         [](const auto& info) {
+                           const Place& place = info.param;
+                           return place.device == "cpu" ? "OnACpu"
+                                  : place.kernels       ? "OnAGpuByKernels"
+                                                        : "OnAGpu";
+                         });
 
 }  // namespace
 }  // namespace oscar
