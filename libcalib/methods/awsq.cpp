@@ -79,10 +79,20 @@ static Levels uniform_levels(const Channel& channel, int bits) {
   return levels;
 }
 
+// Bits of a row's codes, which are stored in whole bytes: as many of those as `bits` a channel pay for. A norm is
+// held beside them.
+static int row_bits(double bits, int dim) {
+  if (bits > kMostBits) throw invalid("bits={}: awsq gives a channel 0 to {} bits", bits, kMostBits);
+  const int whole = static_cast<int>(bits * dim * (1 + 1e-12)) / 8 * 8;  // 1.16 x 200 is below 232 in double
+  if (whole == 0)
+    throw invalid("bits={}: a row is stored in whole bytes, of {} channels: the least is {} bits a channel",
+                  bits, dim, 8.0 / dim);
+  return whole;
+}
+
 LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& options) {
   const int dim = layer.sums.shape().dim(side);
-  if (options.bits > kMostBits)
-    throw invalid("bits={}: awsq gives a channel 0 to {} bits", options.bits, kMostBits);
+  const int budget = row_bits(options.bits, dim);
   LayerFit fit;
   for (int h = 0; h < layer.sums.shape().kv_heads; ++h) {
     const Klt basis = attention_klt(layer, side, h, options, Partition::Contiguous, 1, "awsq");
@@ -107,7 +117,7 @@ LayerFit fit(const LayerStatistics& layer, Side side, const MethodOptions& optio
                                        levels[c][static_cast<size_t>(bits[c] + 1)].error
                                  : -INFINITY;  // below what a level can lose
     };
-    for (int left = static_cast<int>(options.bits * dim); left > 0; --left) {
+    for (int left = budget; left > 0; --left) {
       size_t best = 0;
       for (size_t c = 1; c < bits.size(); ++c) {
         if (gain(c) > gain(best)) best = c;

@@ -121,6 +121,41 @@ TEST(Methods, MeasuredBitsAreThoseOfTheDocumentation) {
   }
 }
 
+// Rows are stored in whole bytes: what does not fill one is not handed out.
+TEST(Methods, AwsqRowsTakeNoMoreThanTheirBits) {
+  const auto stored = [](const std::string& bits, double norm) {
+    double found = 0;
+    const auto result = fitted("awsq:bits=" + bits + (norm > 0 ? ":norm=1" : ""));
+    for_each_head(result, [&](const LayerStatistics& layer, Side side, int h, const HeadCode& head) {
+      const auto rows = coded_rows(layer, side, h, head.transform);
+      const auto encoded = head.codec->encode(rows.data(), kTokens, 32, head.options);
+      found = 8.0 * static_cast<double>(encoded->bytes()) / (kTokens * 32) - norm;
+      EXPECT_EQ(head.options.codebook->payload_bits(), std::lround(found * 32)) << "no byte half empty";
+    });
+    return found;
+  };
+  constexpr double kNorm = 16.0 / 32;
+  const std::vector<std::pair<const char*, double>> cases{{"1.7", 1.5}, {"0.25", 0.25},  {"0.49", 0.25},
+                                                          {"1", 1},     {"2.999", 2.75}, {"4", 4}};
+  for (const auto& [bits, held] : cases) {
+    EXPECT_DOUBLE_EQ(stored(bits, 0), held) << bits;
+    EXPECT_DOUBLE_EQ(stored(bits, kNorm), held) << bits << ", and a norm beside them";
+  }
+  for (const char* bits : {"0.125", "0.2499", "0"}) {
+    const auto text = message_of<std::invalid_argument>([&] { fitted(std::string("awsq:bits=") + bits); });
+    EXPECT_NE(text.find("layer 2, k"), std::string::npos) << text;
+    EXPECT_NE(text.find(std::string("bits=") + bits), std::string::npos) << text;
+    EXPECT_NE(text.find("the least is 0.25 bits a channel"), std::string::npos) << text;
+  }
+}
+// 1.16 x 200 is 231.99999999999997 in double, and 29 bytes all the same.
+TEST(Methods, AwsqHandsOutBytesThatRoundingWouldTake) {
+  std::map<int, LayerStatistics> layers;
+  layers[2] = full_statistics(shape_of(2, 2, 1, 200, 200), 800, 200);
+  const auto codes = fit({layers, {}}, parse_method("awsq:bits=1.16:rows=64"), {}).codes;
+  EXPECT_EQ(codes.k.of(2, 0).options.codebook->payload_bits(), 232);
+}
+
 // Squared error of a channel under evenly spaced levels, every value at its nearest.
 double level_error(const std::vector<float>& rows, int channel, int count, double step) {
   double total = 0;
