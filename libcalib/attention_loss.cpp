@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "libcalib/transforms/trial.h"
+
 namespace oscar {
 
 HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
@@ -24,47 +26,22 @@ HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const 
   return rows;
 }
 
-static double dot(const float* a, const float* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
-  return sum;
-}
-
-TransformError transform_error(const LayerShape& shape, const Probe& probe, int head, const Transform& v,
-                               const HeadRows& rows) {
-  const int64_t T = probe.tokens, H = shape.group(), Dk = shape.dim_k, Dv = shape.dim_v;
-  const int64_t samples = std::min<int64_t>(T, 64);
-  const auto position = [&](int64_t i) { return i * T / samples; };
-  double error = 0, power = 0;
-  for (int64_t i = 0; i < samples; ++i) {
-    const int64_t t = position(i);
-    const float* q = probe.q.data() + (t * shape.q_heads + head * H) * Dk;
-    const float* q_cache = rows.q.data() + t * H * Dk;
-    for (int64_t j = 0; j < samples; ++j) {
-      const int64_t s = position(j);
-      const double exact = dot(q, probe.k.data() + (s * shape.kv_heads + head) * Dk, Dk);
-      const double cache = dot(q_cache, rows.k.data() + s * Dk, Dk);
-      error += std::pow(cache - exact, 2);
-      power += exact * exact;
+void check_transforms(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
+                      const Transform& v, const std::string& place) {
+  const int64_t samples = std::min<int64_t>(probe.tokens, 64);
+  // Row `head` of `heads` at each sampled position.
+  const auto sampled = [&](const std::vector<float>& rows, int64_t heads, int64_t of_head, int64_t dim) {
+    std::vector<float> result;
+    for (int64_t i = 0; i < samples; ++i) {
+      const auto from = rows.begin() + (i * probe.tokens / samples * heads + of_head) * dim;
+      result.insert(result.end(), from, from + dim);
     }
-  }
-  TransformError result;
-  result.logits = std::sqrt(error / std::max(power, 1e-300));
-
-  std::vector<float> back(static_cast<size_t>(samples * Dv));
-  for (int64_t i = 0; i < samples; ++i)
-    std::copy_n(rows.v.data() + position(i) * Dv, Dv, back.data() + i * Dv);
-  v.outputs(back.data(), samples, shape.dim_v);
-  error = power = 0;
-  for (int64_t i = 0; i < samples; ++i) {
-    const float* exact = probe.v.data() + (position(i) * shape.kv_heads + head) * Dv;
-    for (int64_t c = 0; c < Dv; ++c) {
-      error += std::pow(static_cast<double>(back[static_cast<size_t>(i * Dv + c)]) - exact[c], 2);
-      power += static_cast<double>(exact[c]) * exact[c];
-    }
-  }
-  result.values = std::sqrt(error / std::max(power, 1e-300));
-  return result;
+    return result;
+  };
+  check_logits(k, sampled(probe.q, shape.q_heads, head * shape.group(), shape.dim_k),
+               sampled(probe.k, shape.kv_heads, head, shape.dim_k), shape.dim_k, shape.scale, kTrialLimit,
+               place);
+  check_values(v, sampled(probe.v, shape.kv_heads, head, shape.dim_v), shape.dim_v, kTrialLimit, place);
 }
 
 static void add_to(std::vector<double>& sum, const std::vector<double>& other) {

@@ -18,14 +18,10 @@ struct HeadRows {
 HeadRows head_rows(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
                    const Transform& v);
 
-// Relative Frobenius error of (q inverse^T)(k forward)^T against q k^T, and of v forward inverse against v,
-// on up to 64 rows spread over the sequence, in double: the invertible part of a set-up, before anything is
-// quantised.
-struct TransformError {
-  double logits = 0, values = 0;
-};
-TransformError transform_error(const LayerShape& shape, const Probe& probe, int head, const Transform& v,
-                               const HeadRows& rows);
+// The transforms on up to 64 rows spread over the sequence, before anything is quantised: check_logits and
+// check_values of transforms/trial.h.
+void check_transforms(const LayerShape& shape, const Probe& probe, int head, const Transform& k,
+                      const Transform& v, const std::string& place);
 
 // Sums over the query heads of one KV head and the measured queries. Outputs are compared in the model's
 // basis.

@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "libcalib/allocation.h"
 #include "libcalib/artifacts/objective.h"
+#include "libcalib/fit_trial.h"
 #include "libcalib/parallel.h"
 
 namespace oscar {
@@ -47,6 +48,7 @@ LayerFit fit_side(const LayerStatistics& layer, Side side, const SideMethod& met
     LayerFit fit = method.algorithm->fit(layer, side, options);
     fit.check.layer = layer.sums.shape().layer;
     fit.check.side = side;
+    try_on_statistics(layer, side, fit, method.method->name);
     return fit;
   } catch (const std::invalid_argument& error) {
     // What refuses a head dim or a codec does not know whose it is, and layers differ.

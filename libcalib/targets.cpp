@@ -94,8 +94,13 @@ Matrix sst(const LayerSums& s, int head) {
 Matrix sst_proxy(const LayerSums& s, int head) {
   const double weight = s.scalar(Sum::proxy_weight, head);
   if (weight == 0 && s.matrix(Sum::qq, head).trace() > 0 && s.matrix(Sum::kk, head).trace() > 0) {
-    throw invalid("layer {}: target sst-proxy: the second pass over k and v was not made; use sst",
-                  s.shape().layer);
+    if (absent(s, Sum::proxy_weight))
+      throw invalid("layer {}: target sst-proxy: the second pass over k and v was not made; use sst",
+                    s.shape().layer);
+    throw invalid(
+        "layer {}, head {}: target sst-proxy: its queries see none of its keys, those of other heads do: use "
+        "sst",
+        s.shape().layer, head);
   }
   return normalised(s.matrix(Sum::vv_proxy, head), weight);
 }

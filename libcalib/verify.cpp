@@ -22,23 +22,8 @@ std::span<const DiagnosticInfo> diagnostic_table() {
 
 namespace {
 
-// Far above the rounding of float32 products (1e-6), far below what any wrong matrix gives.
-constexpr double kTransformTolerance = 1e-3;
-
 double ratio(double error, double power) {
   return error == 0 ? 0 : error / power;
-}
-
-void check_transform(const std::string& place, const TransformError& error) {
-  const auto refuse = [&](const char* identity, const char* side, double found) {
-    return failure(
-        "{}: {} fails by {:.3g} (relative, limit {}): the {} transform is not invertible as stored (a "
-        "rotation must be "
-        "orthogonal), or not for this model",
-        place, identity, found, kTransformTolerance, side);
-  };
-  if (!(error.logits <= kTransformTolerance)) throw refuse("(qR)(kR)^T = qk^T", "K", error.logits);
-  if (!(error.values <= kTransformTolerance)) throw refuse("vRR^-1 = v", "V", error.values);
 }
 
 struct Measured {
@@ -58,8 +43,8 @@ Measured measure(const CacheCodes& row, const LayerShape& shape, const Probe& pr
   for (int head = 0; head < shape.kv_heads; ++head) {
     const HeadCode &k = row.k.of(shape.layer, head), &v = row.v.of(shape.layer, head);
     const HeadRows rows = head_rows(shape, probe, head, k.transform, v.transform);
-    check_transform(fmt::format("row '{}', layer {}, KV head {}", row.name, shape.layer, head),
-                    transform_error(shape, probe, head, v.transform, rows));
+    check_transforms(shape, probe, head, k.transform, v.transform,
+                     fmt::format("row '{}', layer {}, KV head {}", row.name, shape.layer, head));
     const HistoryCodes k_codes(k, rows.k.data(), rows.tokens, shape.dim_k, windows);
     const HistoryCodes v_codes(v, rows.v.data(), rows.tokens, shape.dim_v, windows);
     result.k.add(code_error(k_codes, k, rows.k.data(), shape.dim_k));

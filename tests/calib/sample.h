@@ -48,8 +48,8 @@ inline Rows rows_of(const LayerShape& s, int64_t tokens, uint64_t seed) {
 }
 
 // A layer with every sum, a metric and sampled rows.
-inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, uint64_t seed) {
-  const Rows r = rows_of(shape, tokens, seed);
+inline LayerStatistics statistics_of(const LayerShape& shape, const Rows& r) {
+  const int64_t tokens = r.tokens;
   LayerStatistics layer;
   layer.sums = LayerSums(shape);
   layer.sums.add_rows(r.q.data(), r.k.data(), r.v.data(), r.o.data(), tokens);
@@ -78,11 +78,15 @@ inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, ui
   return layer;
 }
 
+inline LayerStatistics statistics_of(const LayerShape& shape, int64_t tokens, uint64_t seed) {
+  return statistics_of(shape, rows_of(shape, tokens, seed));
+}
+
 // The same with every row sampled, importances that differ from row to row, and the energies of the residual
 // stream: what any method may ask for.
-inline LayerStatistics full_statistics(const LayerShape& shape, int64_t tokens, uint64_t seed) {
-  const Rows r = rows_of(shape, tokens, seed);
-  LayerStatistics layer = statistics_of(shape, tokens, seed);
+inline LayerStatistics full_statistics(const LayerShape& shape, const Rows& r, uint64_t seed) {
+  const int64_t tokens = r.tokens;
+  LayerStatistics layer = statistics_of(shape, r);
   for (const Sum sum : {Sum::qq_mass, Sum::mass, Sum::u, Sum::uk, Sum::ukk, Sum::w, Sum::wv, Sum::wvv,
                         Sum::qq_out, Sum::out, Sum::x, Sum::xk, Sum::xkk})
     std::ranges::fill(layer.sums.values(sum), 0);
@@ -118,6 +122,9 @@ inline LayerStatistics full_statistics(const LayerShape& shape, int64_t tokens, 
   layer.rows.k = r.k;
   layer.rows.v = r.v;
   return layer;
+}
+inline LayerStatistics full_statistics(const LayerShape& shape, int64_t tokens, uint64_t seed) {
+  return full_statistics(shape, rows_of(shape, tokens, seed), seed);
 }
 
 }  // namespace oscar::test
