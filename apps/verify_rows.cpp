@@ -151,17 +151,24 @@ std::vector<Windows> parse_windows(const std::string& text) {
   return list;
 }
 
-std::vector<std::string> method_names(const std::vector<std::string>& asked, bool& all) {
-  std::vector<std::string> names;
-  for (const auto& name : asked) {
-    if (name != "all") {
-      names.push_back(name);
+struct AskedMethod {
+  std::string text;
+  bool named;  // false: one of all
+};
+// `all` stands for the methods that are not named beside it.
+std::vector<AskedMethod> asked_methods(const std::vector<std::string>& asked) {
+  std::vector<AskedMethod> methods;
+  for (const auto& text : asked) {
+    if (text != "all") {
+      methods.push_back({text, true});
       continue;
     }
-    all = true;
-    for (const auto& method : method_table()) names.emplace_back(method.name);
+    for (const auto& method : method_table()) {
+      if (std::ranges::find(asked, method.name) == asked.end())
+        methods.push_back({std::string(method.name), false});
+    }
   }
-  return names;
+  return methods;
 }
 
 // NAME=SPECIFICATION, or the specification alone. The equals sign of an option comes after a colon.
@@ -185,12 +192,15 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
   const auto has = [&](const std::string& name) {
     return std::ranges::find(result.rows, name, &VerificationRow::name) != result.rows.end();
   };
+  const bool beside = !choice.rotations.empty() || !choice.methods.empty();  // of what was asked for
   if (!choice.no_baselines && choice.sweep.empty()) {
     try {
-      for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v))
+      for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v)) {
         result.rows.push_back(ready(std::move(row), shapes));
+        result.rows.back().optional = beside;
+      }
     } catch (const std::invalid_argument& error) {
-      if (choice.rotations.empty() && choice.methods.empty()) throw;
+      if (!beside) throw;
       result.rows.clear();
       note(choice.quiet, fmt::format("note: the baselines are left out: {}", error.what()));
     }
@@ -211,16 +221,15 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
   }
 
   const auto fits = std::make_shared<Fits>(choice, statistics);
-  bool all = false;
-  for (const auto& text : method_names(choice.methods, all)) {
+  for (const auto& [text, is_named] : asked_methods(choice.methods)) {
     const auto [name, specification] = named_method(text);
-    if (all && has(name)) continue;  // a baseline
+    if (!is_named && has(name)) continue;  // a baseline
     std::vector<std::string> specifications{specification};
     if (choice.sweep == "bits" || choice.sweep == "clip") specifications = swept(specification, choice.sweep);
     for (const auto& one : specifications) {
       const Method method = parse_method(one);
       const std::string label = one == specification ? name : name + one.substr(specification.size());
-      auto row = fitted(label, method, fits, all);
+      auto row = fitted(label, method, fits, !is_named);
       for (const SideMethod* side : {&method.k, &method.v}) {
         const MethodInfo& info = *side->method;
         if (std::ranges::find(result.notes, info.name, &MethodNote::name) == result.notes.end()) {

@@ -39,14 +39,14 @@ class Steps {
  public:
   Steps(int64_t parts, const std::function<void(const VerificationStep&)>& progress)
       : total_(parts * kStep), progress_(progress) {}
+  void at(int64_t parts) { done_ = parts * kStep; }
   std::function<void(int64_t, int64_t)> next(const std::string& what) {
     const int64_t base = done_;
-    skip(1);
+    done_ += kStep;
     return [this, what, base](int64_t done, int64_t of) {
       if (progress_) progress_({what, base + done * kStep / std::max<int64_t>(of, 1), total_});
     };
   }
-  void skip(int64_t parts) { done_ += parts * kStep; }
 
  private:
   static constexpr int64_t kStep = 1000;
@@ -76,7 +76,31 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
   KeptRows kept{{}, report_frame(statistics, options.attention)};
   VerifyReport& report = kept.report;
   std::set<std::string> noted;  // windows that had their note
-  for (const auto& row : rows) {
+  std::string left_out;         // why the first of those was
+  // Makes a row's codes and measures all that was asked for.
+  const auto measure = [&](const VerificationRow& row, const VerifyOptions& attention) {
+    const Windows& windows = attention.windows;
+    CacheCodes codes = row.make();
+    codes.name = row.name;
+    RowReport measured = verify(statistics, {codes}, attention, steps.next(row.name + ": attention")).rows[0];
+    say(unserved_windows(codes, windows));
+    if (noted.insert(fmt::format("{}/{}", windows.sink, windows.recent)).second)
+      say(unfitted_windows(statistics.header().windows, windows));
+    measured.windows = row.windows;
+    if (tokens) {
+      const auto moved = steps.next(row.name + ": end to end");
+      if (!report.exact) report.exact = tokens->exact(windows, moved);
+      measured.end_to_end = tokens->run(codes, windows, moved);
+    }
+    if (options.generate > 0) {
+      measured.generation = tokens->generate(codes, windows, options.prompt, options.generate,
+                                             steps.next(row.name + ": generating"));
+    }
+    return measured;
+  };
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const VerificationRow& row = rows[r];
+    steps.at(static_cast<int64_t>(r) * parts);
     auto attention = options.attention;
     attention.windows = row.windows.value_or(attention.windows);
     const Windows& windows = attention.windows;
@@ -87,41 +111,30 @@ VerifyReport run_verification(const StatisticsReader& statistics, const std::vec
       say(fmt::format("{}: kept from the interrupted run", row.name));
       report.rows.push_back(before.report.rows[static_cast<size_t>(found - before.identities.begin())]);
       report.exact = before.report.exact;
-      steps.skip(parts);
     } else {
-      CacheCodes codes;
-      RowReport measured;
+      const auto leave_out = [&](const std::exception& error) {
+        const std::string why = fmt::format("{} is left out: {}", row.name, error.what());
+        if (left_out.empty()) left_out = why;
+        say(why);
+      };
       try {
-        codes = row.make();
-        codes.name = row.name;
-        measured = verify(statistics, {codes}, attention, steps.next(row.name + ": attention")).rows[0];
+        report.rows.push_back(measure(row, attention));
       } catch (const std::invalid_argument& error) {
         if (!row.optional) throw;
-        say(fmt::format("{} is left out: {}", row.name, error.what()));
-        steps.skip(parts - 1);
+        leave_out(error);
+        continue;
+      } catch (const std::runtime_error& error) {
+        if (!row.optional) throw;
+        leave_out(error);
         continue;
       }
-      say(unserved_windows(codes, windows));
-      if (noted.insert(fmt::format("{}/{}", windows.sink, windows.recent)).second)
-        say(unfitted_windows(statistics.header().windows, windows));
-      measured.windows = row.windows;
-      if (tokens) {
-        const auto moved = steps.next(row.name + ": end to end");
-        if (!report.exact) report.exact = tokens->exact(windows, moved);
-        measured.end_to_end = tokens->run(codes, windows, moved);
-      }
-      if (options.generate > 0) {
-        measured.generation = tokens->generate(codes, windows, options.prompt, options.generate,
-                                               steps.next(row.name + ": generating"));
-      }
-      report.rows.push_back(std::move(measured));
     }
     kept.identities.push_back(identity);
     report.path = path_of(report.rows, options.attention.device);
     if (tokens && tokens->place() != "cpu") report.path += ", the model on " + tokens->place();
     if (!options.kept.empty()) write_kept_rows(options.kept, kept);
   }
-  if (report.rows.empty()) throw invalid("no row could be measured: see the notes above");
+  if (report.rows.empty()) throw invalid("no row could be measured: {}", left_out);
   return report;
 }
 

@@ -15,7 +15,7 @@ struct VerificationRow {
   std::string identity;  // everything that its figures depend on, for a kept row to be taken as this one
   std::function<CacheCodes()> make;  // fits or reads; called once, when the row's turn comes
   std::optional<Windows> windows{};  // instead of those of all rows
-  bool optional = false;  // what this model or these statistics cannot give is a note, not an error
+  bool optional = false;  // where it cannot be made or measured, a note says why and the others go on
 };
 
 struct VerificationOptions {

@@ -13,24 +13,31 @@ namespace {
 
 using Json = nlohmann::json;
 
+// The statistics of a bench once more, changed.
+void rewrite(const Bench& bench, const char* name,
+             const std::function<void(StatisticsHeader&, LayerStatistics&)>& change) {
+  const StatisticsReader reader(bench.stats());
+  StatisticsWriter writer(bench / name, DType::F32);
+  auto header = reader.header();
+  for (const auto& shape : reader.header().layers) {
+    std::vector<Probe> probes;
+    for (int p = 0; p < static_cast<int>(reader.header().probe_lengths.size()); ++p)
+      probes.push_back(reader.probe(shape.layer, p));
+    LayerStatistics layer = reader.layer(shape.layer);
+    change(header, layer);
+    writer.layer(layer, probes);
+  }
+  writer.finish(header);
+}
+
 // A dump that every case starts from, and another model.
 const Bench& dumped() {
   static const auto bench = [] {
     auto made = std::make_unique<Bench>(ToyOptions{.layers = 2}, 5000);
     run(made->dump_command(made->stats()));
     write_gguf(*made / "other.gguf", toy_model({.seed = 2, .layers = 2}));
-    // The same statistics without the token ids of their probes, as older dumps were.
-    const StatisticsReader reader(made->stats());
-    StatisticsWriter writer(*made / "old.h5", DType::F32);
-    for (const auto& shape : reader.header().layers) {
-      std::vector<Probe> probes;
-      for (int p = 0; p < static_cast<int>(reader.header().probe_lengths.size()); ++p)
-        probes.push_back(reader.probe(shape.layer, p));
-      writer.layer(reader.layer(shape.layer), probes);
-    }
-    auto header = reader.header();
-    header.probe_ids.clear();
-    writer.finish(header);
+    // Without the token ids of their probes, as older dumps were.
+    rewrite(*made, "old.h5", [](StatisticsHeader& header, LayerStatistics&) { header.probe_ids.clear(); });
     return made;
   }();
   return *bench;
@@ -104,6 +111,44 @@ TEST(VerifyMethods, All) {
   // Named alone, such a method is an error.
   expect_refusal(bench, {binary("oscar-verify").string(), bench.stats(), "--methods", "awvq"},
                  {"", {}, 2, "oscar-dump"});
+}
+
+// What fails on odd statistics takes nothing else along, unless it was named.
+TEST(VerifyMethods, AllButThoseThatFail) {
+  const Bench& bench = dumped();
+  const TempDir folder;
+  const auto measure = [&](const char* statistics, const std::string& methods) {
+    return tool("oscar-verify", {(bench / statistics).string(), "--methods", methods, "--no-baselines",
+                                 "--threads", "2", "--json", "-"});
+  };
+  rewrite(bench, "broken.h5",
+          [](StatisticsHeader&, LayerStatistics& layer) { layer.sums.values(Sum::kk)[0] = INFINITY; });
+  rewrite(bench, "short.h5", [](StatisticsHeader& header, LayerStatistics& layer) {
+    header.provenance.tokens = layer.sums.tokens = 100;
+  });
+  for (const auto& [statistics, why, code] :
+       {std::tuple{"broken.h5", "the sums are not finite", 3}, {"short.h5", "expected at least 4 D", 1}}) {
+    SCOPED_TRACE(statistics);
+    const auto all = measure(statistics, "all");
+    ASSERT_EQ(all.code, 0) << all;
+    EXPECT_NE(all.err.find("note: oscar is left out: layer 0, k (qqt): "), std::string::npos) << all.err;
+    EXPECT_NE(all.err.find(why), std::string::npos) << all.err;
+    const auto names = row_names(Json::parse(all.out));
+    for (const char* name : {"hadamard", "turboquant", "kivi", "kitty", "saw-int4", "naive"})
+      EXPECT_TRUE(std::ranges::find(names, name) != names.end()) << name;
+    EXPECT_TRUE(std::ranges::find(names, "oscar") == names.end());
+
+    for (const char* named : {"oscar", "kivi,oscar", "all,oscar", "oscar,all"}) {
+      const auto outcome = measure(statistics, named);
+      EXPECT_EQ(outcome.code, code) << named << outcome;
+      EXPECT_NE(outcome.err.find(why), std::string::npos) << outcome;
+    }
+  }
+  // Beside all, a method of its own is one row more.
+  const auto names = row_names(json_of({"--methods", "naive,all,saw-int4", "--no-baselines"}));
+  EXPECT_EQ(names.front(), "naive");
+  EXPECT_EQ(names.back(), "saw-int4");
+  EXPECT_EQ(names.size(), method_table().size());
 }
 
 TEST(VerifyMethods, Sweeps) {
