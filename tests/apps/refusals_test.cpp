@@ -82,7 +82,10 @@ INSTANTIATE_TEST_SUITE_P(Options, VerifyRefusal,
                                          Refusal{"NoClipFile", {"--clip", "/nowhere/clip.json"}, 2, "/nowhere/clip.json"},
                                          Refusal{"ClipNotJson", {"--clip", "@broken.json"}, 3, "broken.json"},
                                          Refusal{"ClipOfAnotherSchema", {"--clip", "@other.json"}, 3, "oscar-clip/1"},
-                                         Refusal{"ClipRatio", {"--clip", "1.5,0.9"}, 2, "1.5"},
+                                         Refusal{"ClipRatio", {"--clip", "1.01,0.9"}, 2, "--clip 1.01,0.9: expected two ratios"},
+                                         Refusal{"ClipRatioOfV", {"--clip", "0.9,1.01"}, 2, "--clip 0.9,1.01: expected two ratios"},
+                                         Refusal{"ClipRatioNegative", {"--clip=-0.01,0.9"}, 2, "--clip -0.01,0.9: expected two ratios"},
+                                         Refusal{"ClipRatioOfVNegative", {"--clip=0.9,-0.01"}, 2, "--clip 0.9,-0.01: expected two ratios"},
                                          Refusal{"RotationsNotThere", {"--rotations", "/nowhere/r"}, 2, "/nowhere/r"},
                                          Refusal{"RotationsEmpty", {"--rotations", "@empty"}, 2, "empty"},
                                          Refusal{"ThreeRotationFiles", {"--rotations", "a,b,c"}, 2, "a,b,c"},
@@ -121,6 +124,11 @@ TEST(Refusals, WhatIsRequired) {
   expect_refusal(bench, clip + Arguments{(bench / "empty").string()}, {"", {}, 2, "found a directory"});
   expect_refusal(bench, {binary("oscar-verify").string()}, {"", {}, 2, "stats.h5"});
   expect_refusal(bench, {binary("oscar-verify").string(), "--compare", "one.pt"}, {"", {}, 2, "--compare"});
+}
+
+TEST(Refusals, ClipRatiosReachFromOffToOne) {
+  const Bench& bench = finished();
+  EXPECT_EQ(tool("oscar-verify", {bench.stats(), "--clip", "0,1", "-q"}).code, 0);
 }
 
 TEST(Refusals, StatisticsThatAreNone) {
