@@ -26,6 +26,16 @@ void interrupted(int) {
 }
 }  // namespace
 
+// An empty value is what a shell makes of a variable that is not set. No option means anything by it, and passed over
+// it would leave out what was asked for.
+static void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.empty()) throw invalid("{}: expected a value, found an empty one", option->get_name());
+    }
+  }
+}
+
 void add_common(CLI::App& app, Common& common, const std::string& examples) {
   app.set_version_flag("--version", std::string("oscar-calib " OSCAR_VERSION));
   app.add_flag("-q,--quiet", common.quiet, "No progress and no notes on stderr; errors stay")
@@ -53,6 +63,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
     return fail(2, fmt::format("{}\nRun with --help for the options.", error.what()));
   }
   try {
+    refuse_empty_values(app);
     const int code = body();
     if (!std::cout.flush())
       return fail(3, "standard output: write failed (is the disk full, or the reader gone?)");

@@ -19,10 +19,12 @@ namespace oscar::cli {
 
 struct Measure {
   std::vector<std::filesystem::path> statistics;  // stats.h5, or the shards of one run
-  std::string positions, probes, codec = "sglang-prefill";
+  std::string positions, probes;
+  std::optional<std::string> codec;  // kCodec where it is not said
   std::optional<int64_t> sink, recent;
-  int groups = 1;
+  std::optional<int> groups;  // 1
 };
+inline constexpr const char* kCodec = "sglang-prefill";
 
 inline void add_measure(CLI::App& app, Measure& options, const std::string& probes_help) {
   app.add_option("--positions", options.positions,
@@ -34,10 +36,10 @@ inline void add_measure(CLI::App& app, Measure& options, const std::string& prob
       ->group("What is measured");
   app.add_option("--probes", options.probes, probes_help)->group("What is measured");
   app.add_option("--codec", options.codec, "Codec of the cache: " + known_names(codec_table()))
-      ->capture_default_str()
+      ->default_str(kCodec)
       ->group("Cache");
   app.add_option("--groups", options.groups, "Quantisation groups of a row")
-      ->capture_default_str()
+      ->default_str("1")
       ->group("Cache");
 }
 

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->group("What is measured");
   app.add_option("--seed", options.seed, "Seed of the sample")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group("What is measured");
   app.add_option("--ratios", ratios,
@@ -67,7 +68,7 @@ int main(int argc, char** argv) {
     auto inputs = measure.statistics;
     for (const auto& path : cli::named_paths(rotations).paths) inputs.emplace_back(path);
     cli::check_outputs({{"-o", output}}, inputs);
-    const auto& codec = find_codec(measure.codec);
+    const auto& codec = find_codec(measure.codec.value_or(cli::kCodec));
     const StatisticsReader statistics(measure.statistics, cli::threads_or_cores(common.threads));
     const auto named = cli::read_named_rotations(rotations);
     if (named.codes) {
@@ -84,7 +85,7 @@ int main(int argc, char** argv) {
     if (!ratios.empty()) options.ratios = ratios;
 
     cli::Progress progress("clip", "step", common.quiet);
-    const auto report = search_clip(statistics, &pair.k, &pair.v, codec, measure.groups, options,
+    const auto report = search_clip(statistics, &pair.k, &pair.v, codec, measure.groups.value_or(1), options,
                                     cli::layer_progress(progress, statistics.header().layers.size()));
     const auto text = to_json(report).dump(2) + '\n';
     std::cout << (json ? text : to_text(report));

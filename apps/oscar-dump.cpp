@@ -123,7 +123,10 @@ void add_options(CLI::App& app, Arguments& a) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group("Statistics");
-  app.add_option("--seed", a.dump.seed, "Of every sample")->capture_default_str()->group("Statistics");
+  app.add_option("--seed", a.dump.seed, "Of every sample")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Statistics");
   app.add_flag("--perplexity", a.dump.perplexity,
                "Also run the lm_head and report the perplexity of the probes")
       ->group("Statistics");

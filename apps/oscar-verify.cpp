@@ -294,6 +294,11 @@ void add_options(CLI::App& app, Options& o) {
       ->check(number)
       ->needs(compare)
       ->group("Comparison");
+  // Nothing is measured there: options of a measurement are refused, not passed over.
+  for (CLI::Option* option : app.get_options()) {
+    const bool compares = option->get_group() == "Comparison" || option->check_lname("json");
+    if (!compares && !option->get_positional() && option != app.get_help_ptr()) compare->excludes(option);
+  }
 }
 
 }  // namespace

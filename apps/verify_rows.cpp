@@ -12,6 +12,7 @@ namespace {
 struct Clip {
   ClipChoice rotations;
   double baseline_k = kHandRatioK, baseline_v = kHandRatioV;
+  bool searched = false;  // a clip.json
 };
 Clip read_clip_option(const RowChoice& choice, const std::vector<int>& probes) {
   Clip clip;
@@ -37,6 +38,7 @@ Clip read_clip_option(const RowChoice& choice, const std::vector<int>& probes) {
   if (choice.rotations.empty())
     throw invalid("--clip {}: its ratios are of rotations, and no --rotations are given", choice.clip);
   clip.rotations = read_clip(choice.clip);
+  clip.searched = true;
   for (const int probe : clip.rotations.probes) {
     if (std::ranges::find(probes, probe) == probes.end()) continue;
     note(choice.quiet,
@@ -171,6 +173,23 @@ std::vector<AskedMethod> asked_methods(const std::vector<std::string>& asked) {
   return methods;
 }
 
+// --codec, --groups and --clip are of the baselines and of rotation files: codes and methods bring their own.
+void check_cache_options(const RowChoice& choice, const Clip& clip, bool baselines,
+                         const std::vector<NamedRotations>& rotations) {
+  const bool files = std::ranges::any_of(rotations, [](const auto& named) { return !named.codes; });
+  const bool scalar = baselines || files;
+  for (const auto& [option, given, used] :
+       {std::tuple{"--codec", choice.measure.codec.has_value(), scalar},
+        {"--groups", choice.measure.groups.has_value(), scalar},
+        {"--clip", !choice.clip.empty(), clip.searched ? files : scalar}}) {
+    if (given && !used)
+      throw invalid(
+          "{}: no row would use it: codes and methods bring their own, METHOD:option=value "
+          "(--list-methods of oscar-fit)",
+          option);
+  }
+}
+
 // NAME=SPECIFICATION, or the specification alone. The equals sign of an option comes after a colon.
 std::pair<std::string, std::string> named_method(const std::string& text) {
   const auto equals = text.find('='), colon = text.find_first_of(":/");
@@ -184,16 +203,20 @@ std::pair<std::string, std::string> named_method(const std::string& text) {
 Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, const VerifyOptions& asked) {
   const auto clip = read_clip_option(choice, asked.probes);
   const auto shapes = select_layers(statistics.header(), asked.layers);
-  const ScalarRows scalar{statistics.header().layers, &find_codec(choice.measure.codec),
-                          choice.measure.groups};
+  const ScalarRows scalar{statistics.header().layers, &find_codec(choice.measure.codec.value_or(kCodec)),
+                          choice.measure.groups.value_or(1)};
   Rows result;
+  std::vector<NamedRotations> rotations;
+  for (const auto& text : choice.rotations) rotations.push_back(read_named_rotations(text));
+  const bool baselines = !choice.no_baselines && choice.sweep.empty();
+  check_cache_options(choice, clip, baselines, rotations);
   if (!choice.sweep_windows.empty() && choice.sweep != "windows")
     throw invalid("--sweep-windows {}: is of --sweep windows", choice.sweep_windows);
   const auto has = [&](const std::string& name) {
     return std::ranges::find(result.rows, name, &VerificationRow::name) != result.rows.end();
   };
   const bool beside = !choice.rotations.empty() || !choice.methods.empty();  // of what was asked for
-  if (!choice.no_baselines && choice.sweep.empty()) {
+  if (baselines) {
     try {
       for (auto& row : scalar.baselines(clip.baseline_k, clip.baseline_v)) {
         result.rows.push_back(ready(std::move(row), shapes));
@@ -205,8 +228,7 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
       note(choice.quiet, fmt::format("note: the baselines are left out: {}", error.what()));
     }
   }
-  for (const auto& text : choice.rotations) {
-    auto named = read_named_rotations(text);
+  for (auto& named : rotations) {
     if (named.codes) {
       result.rows.push_back(ready(std::move(*named.codes), shapes));
     } else {
@@ -256,6 +278,8 @@ Rows choose_rows(const RowChoice& choice, const StatisticsReader& statistics, co
     result.rows = std::move(expanded);
     result.bounded = std::move(names);
   }
+  if (result.rows.empty() && choice.sweep.empty())
+    throw invalid("--no-baselines leaves no row to measure: name some with --rotations or --methods");
   if (result.rows.empty()) throw invalid("--sweep {}: name what to sweep with --methods", choice.sweep);
   if (result.bounded.empty()) {
     for (const auto& row : result.rows) result.bounded.push_back(row.name);

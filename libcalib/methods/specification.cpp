@@ -174,6 +174,11 @@ void assign(const std::vector<std::string>& parts, const std::vector<SideMethod*
     if (equals == std::string::npos)
       throw invalid("method '{}': expected option=value, found '{}'", parts[0], parts[i]);
     const std::string name = parts[i].substr(0, equals), value = parts[i].substr(equals + 1);
+    for (size_t before = 1; before < i; ++before) {
+      if (parts[before].starts_with(name + '='))
+        throw invalid("method '{}': option {} is there twice, '{}' and '{}'", parts[0], name, parts[before],
+                      parts[i]);
+    }
     bool taken = false;
     for (SideMethod* side : sides) {
       if (!honours(*side->algorithm, name)) continue;

@@ -36,6 +36,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"ShareOfNothing", {"--score-queries", "1/0"}, 2, "1/0"},
                     Refusal{"ShareNotANumber", {"--score-queries", "half"}, 2, "half"},
                     Refusal{"RowsNegative", {"--rows", "-1"}, 2, "--rows"},
+                    Refusal{"SeedNegative", {"--seed", "-1"}, 2, "--seed"},
                     Refusal{"SeedNotANumber", {"--seed", "lucky"}, 2, "lucky"},
                     Refusal{"Dtype", {"--dtype", "int8"}, 2, "float32"},
                     Refusal{"MemoryNegative", {"--memory", "-1G"}, 2, "--memory: expected a whole number with or without K, M, G or T, found '-1G': say for example 8G, or 0 for no bound"},

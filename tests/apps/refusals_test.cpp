@@ -49,6 +49,9 @@ INSTANTIATE_TEST_SUITE_P(Options, FitRefusal,
                                          Refusal{"DeviceToConvert", {"--device", "cpu", "--convert", "@rotations"}, 2, "--device"},
                                          Refusal{"LayersWithStatistics", {"--layers", "3"}, 2, "--layers"},
                                          Refusal{"HadamardWithComposition", {"--method", "hadamard", "--composition", "plain"}, 2, "--composition"},
+                                         Refusal{"TargetTwice", {"--method", "oscar:target=qqt/oscar", "--target-k", "ktk"}, 2, "option target is there twice"},
+                                         Refusal{"EmptyMethod", {"--method", ""}, 2, "--method: expected a value, found an empty one"},
+                                         Refusal{"EmptyAbsorb", {"--absorb-v", ""}, 2, "--absorb-v: expected a value, found an empty one"},
                                          Refusal{"MissingShard", {"/nowhere/b.h5"}, 2, "/nowhere/b.h5"},
                                          Refusal{"NotHdf5", {"@text.txt"}, 3, "text.txt"},
                                          Refusal{"SameFileTwice", {"@stats.h5"}, 2, "stats.h5"}),
@@ -66,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Options, ClipRefusal,
                                          Refusal{"RatioAboveOne", {"--ratios", "0.9,1.5"}, 2, "1.5"},
                                          Refusal{"RatioNegative", {"--ratios", "-0.5"}, 2, "-0.5"},
                                          Refusal{"NoQueries", {"--queries", "0"}, 2, "0"},
+                                         Refusal{"SeedNegative", {"--seed", "-1"}, 2, "--seed"},
                                          Refusal{"UnknownCodec", {"--codec", "int1"}, 2, "sglang-prefill"},
                                          Refusal{"WindowsBeyondAnyModel", {"--sink", "9223372036854775807"}, 2, "windows sink"},
                                          Refusal{"GroupsThatDoNotDivide", {"--groups", "3"}, 2, "3"}),
@@ -108,6 +112,12 @@ INSTANTIATE_TEST_SUITE_P(Options, VerifyRefusal,
                                          Refusal{"OutputOverTheClip", {"--clip", "@clip.json", "--csv", "@clip.json"}, 2, "is an input of this run"},
                                          Refusal{"OutputIsADirectory", {"--report", "@empty"}, 2, "found a directory"},
                                          Refusal{"OutputNowhere", {"--report", "/nowhere/r.html"}, 2, "/nowhere"},
+                                         Refusal{"OptionOfAMethodTwice", {"--methods", "oscar:clip=.9:clip=.8"}, 2, "option clip is there twice, 'clip=.9' and 'clip=.8'"},
+                                         Refusal{"SweepOverWhatIsSet", {"--methods", "oscar:clip=.9", "--sweep", "clip"}, 2, "option clip is there twice"},
+                                         Refusal{"SeedOfAMethodNegative", {"--methods", "turboquant:seed=-1"}, 2, "seed: expected a number from 0"},
+                                         Refusal{"EmptyOutput", {"--csv", ""}, 2, "--csv: expected a value, found an empty one"},
+                                         Refusal{"EmptyPage", {"--report", ""}, 2, "--report: expected a value, found an empty one"},
+                                         Refusal{"EmptyBaseline", {"--baseline", ""}, 2, "--baseline: expected a value, found an empty one"},
                                          Refusal{"CompareAndStatistics", {"--compare", "a.pt", "b.pt"}, 2, "--compare"}),
                          refusal_name);
 
@@ -124,6 +134,42 @@ TEST(Refusals, WhatIsRequired) {
   expect_refusal(bench, clip + Arguments{(bench / "empty").string()}, {"", {}, 2, "found a directory"});
   expect_refusal(bench, {binary("oscar-verify").string()}, {"", {}, 2, "stats.h5"});
   expect_refusal(bench, {binary("oscar-verify").string(), "--compare", "one.pt"}, {"", {}, 2, "--compare"});
+}
+
+TEST(Refusals, AnOutputWithoutAName) {
+  const Bench& bench = finished();
+  const auto refused = [&](const Arguments& command) {
+    expect_refusal(bench, command + Arguments{"-o", ""}, {command[0], {}, 2, "--output: expected a value, found an empty one"});
+  };
+  refused({binary("oscar-dump").string(), "--model", bench.model(), "--text", bench.text()});
+  refused({binary("oscar-fit").string(), bench.stats()});
+  refused({binary("oscar-clip").string(), bench.stats(), "--rotations", bench.rotations()});
+  expect_refusal(bench, {binary("oscar-verify").string(), bench.stats(), "--json", ""},
+                 {"json", {}, 2, "--json: expected a value, found an empty one"});
+}
+
+// Options of the cache are of the rows that are scalar; where there are none, they would change nothing.
+TEST(Refusals, OptionsThatNoRowWouldUse) {
+  const Bench& bench = finished();
+  const Arguments methods{binary("oscar-verify").string(), bench.stats(), "--methods", "naive", "--no-baselines"};
+  const auto codes = (bench / "codes").string();
+  ASSERT_EQ(tool("oscar-fit", {bench.stats(), "--method", "kivi", "-o", codes}).code, 0);
+  const Arguments fitted{binary("oscar-verify").string(), bench.stats(), "--rotations", codes, "--no-baselines"};
+  for (const Arguments& options : {Arguments{"--codec", "bf16"}, {"--groups", "4"}, {"--clip", "0.9,0.9"}}) {
+    for (const auto& command : {methods, fitted}) {
+      expect_refusal(bench, command + options, {options[0], {}, 2, options[0] + ": no row would use it"});
+    }
+    const Arguments used{binary("oscar-verify").string(), bench.stats(), "-q", "--methods", "naive"};
+    EXPECT_EQ(run(with(used, {"--methods", "kivi"}) + options).code, 0) << "the baselines use it";
+    EXPECT_EQ(run(used + Arguments{"--no-baselines", "--rotations", bench.rotations()} + options).code, 0) << "the rotations use it";
+  }
+  // What was searched for rotations is of no baseline.
+  expect_refusal(bench, fitted + Arguments{"--clip", bench.clip()}, {"", {}, 2, "--clip: no row would use it"});
+  const Arguments compare{binary("oscar-verify").string(), "--compare", bench.rotations(), bench.rotations()};
+  EXPECT_EQ(run(compare + Arguments{"--json", "-", "-q"}).code, 0);
+  for (const Arguments& options : {Arguments{"--csv", (bench / "c.csv").string()}, {"--max-kl", "1"}, {"--layers", "0"}})
+    expect_refusal(bench, compare + options, {options[0], {}, 2, options[0]});
+  expect_refusal(bench, {binary("oscar-verify").string(), bench.stats(), "--no-baselines"}, {"", {}, 2, "leaves no row to measure"});
 }
 
 TEST(Refusals, ClipRatiosReachFromOffToOne) {
