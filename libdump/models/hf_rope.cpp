@@ -116,7 +116,8 @@ RopeConfig HfConfig::rope(const Json* parameters, double base, int dim) const {
     rope.attention_factor = fields.positive("attention_factor", own);
     rope.low_frequency = fields.positive("beta_slow", 1.0);
     rope.high_frequency = fields.positive("beta_fast", 32.0);
-    rope.truncate = fields.flag("truncate", true);
+    // transformers asks what it finds whether it is true, and a null is not.
+    rope.truncate = fields.flag("truncate", !parameters->contains("truncate"));
   } else if (type == "longrope") {
     rope.divisors = fields.divisors("short_factor", dim / 2);
     rope.long_divisors = fields.divisors("long_factor", dim / 2);

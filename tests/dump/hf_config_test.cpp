@@ -64,6 +64,20 @@ TEST(HfConfig, NullIsNotAbsent) {
   EXPECT_EQ(none.layers[0].attention.kv_heads, 32);
 }
 
+TEST(HfConfig, ARampOfYarnIsTruncatedUnlessTheFileSaysOtherwise) {
+  const auto truncates = [](const std::string& field) {
+    return spec_of(fmt::format(R"({{"model_type": "qwen2", "max_position_embeddings": 32768,
+      "rope_scaling": {{"type": "yarn", "factor": 4.0{}}}}})",
+                               field))
+        .config.ropes[0]
+        .truncate;
+  };
+  EXPECT_TRUE(truncates(""));
+  EXPECT_TRUE(truncates(R"(, "truncate": true)"));
+  EXPECT_FALSE(truncates(R"(, "truncate": false)"));
+  EXPECT_FALSE(truncates(R"(, "truncate": null)")) << "transformers: not true";
+}
+
 TEST(HfConfig, OtherNamesOfExperts) {
   EXPECT_EQ(spec_of(R"({"model_type": "qwen3_moe", "num_local_experts": 16})").layers[0].moe.experts, 16);
   EXPECT_EQ(spec_of(R"({"model_type": "glm4_moe", "head_dim": 128, "num_local_experts": 16})").layers[1].moe.experts, 16);
