@@ -185,6 +185,22 @@ int layer_id(const std::string& text, const std::string& where) {
   return id;
 }
 
+// The numbers of an entry. JSON would cut 2.5 to 2 and make a large seed of -1.
+CodecOptions read_options(const HeadReader& reader, const Json& entry) {
+  const auto check = [&](const char* name, bool good, const char* expected) {
+    if (!good)
+      throw failure("{}: {}: {} is {}, expected {}", reader.where, reader.path, name, entry.at(name).dump(),
+                    expected);
+  };
+  CodecOptions options{.groups = entry.at("groups").get<int>(), .clip = entry.at("clip").get<double>()};
+  check("groups", entry.at("groups").is_number_integer() && options.groups >= 1, "a whole number from 1");
+  check("clip", options.clip >= 0 && options.clip <= 1, "a ratio from 0 (off) to 1");
+  options.seed = entry.value("seed", uint64_t{0});
+  check("seed", !entry.contains("seed") || entry.at("seed").is_number_unsigned(), "a whole number from 0");
+  options.codebook = reader.codebook(entry.value("norm", false));
+  return options;
+}
+
 // One size for all of a head, and every tensor that its entry names.
 void check_head(const HeadReader& reader, const Json& entry, const HeadCode& head) {
   for (const auto& name : entry.value("tensors", Json::array())) reader.need(name.get<std::string>().c_str());
@@ -208,16 +224,14 @@ SideCodes read_side(const SafeTensors& file, const Json& json, Side side, const 
   for (const auto& [text, heads] : json.at("layers").items()) {
     const int id = layer_id(text, where);
     auto& layer = codes.layers[id];
+    if (!layer.empty()) throw failure("{}: layer {} is there twice", where, id);
     for (const auto& body : heads) {
       const HeadReader reader{file, head_path(id, side, layer.size()), where};
       HeadCode head;
       head.transform = {reader.matrix("forward"), reader.matrix("inverse"), reader.vector("mean")};
       head.eigenvalues = reader.vector("eigenvalues");
       head.codec = &find_codec(body.at("codec").get<std::string>());
-      head.options.groups = body.at("groups").get<int>();
-      head.options.clip = body.at("clip").get<double>();
-      head.options.seed = body.value("seed", uint64_t{0});
-      head.options.codebook = reader.codebook(body.value("norm", false));
+      head.options = read_options(reader, body);
       check_head(reader, body, head);
       layer.push_back(std::move(head));
     }

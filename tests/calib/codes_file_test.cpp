@@ -138,6 +138,14 @@ TEST_F(Damage, Metadata) {
   replaced("\"codec\":\"vector\"", "\"codec\":\"int1\"", "unknown codec 'int1'");
   replaced("\"codec\":\"vector\",", "", "damaged metadata 'codes'");
   replaced("\"groups\":1", "\"groups\":\"one\"", "damaged metadata 'codes'");
+  replaced("\"groups\":1", "\"groups\":0", "layers.2.k.0: groups is 0, expected a whole number from 1");
+  replaced("\"groups\":1", "\"groups\":-4", "groups is -4");
+  replaced("\"groups\":1", "\"groups\":1.5", "groups is 1.5");
+  replaced("\"clip\":0.0", "\"clip\":-1", "layers.2.k.0: clip is -1, expected a ratio from 0 (off) to 1");
+  replaced("\"clip\":0.0", "\"clip\":1.01", "clip is 1.01");
+  replaced("\"clip\":0.0", "\"clip\":0.0,\"seed\":-1", "seed is -1, expected a whole number from 0");
+  replaced("\"clip\":0.0", "\"clip\":0.0,\"seed\":1.5", "seed is 1.5");
+  replaced("\"5\":[", "\"02\":[", "layer 2 is there twice");
   replaced("{\"k\"", "{\"q\"", "damaged metadata 'codes'");
   replaced("{\"k\"", "[", "damaged metadata 'codes'");
   replaced("\"2\":[", "\"two\":[", "'two' is not a layer id");
