@@ -111,6 +111,9 @@ VerificationOptions request(const Options& options, const StatisticsReader& stat
   if (!options.token_probes.empty())
     request.token_probes = choose_probes("--token-probes", options.token_probes, stored, stored);
   for (const int probe : request.token_probes) {
+    if (std::ranges::count(request.token_probes, probe) > 1)
+      throw invalid("{}: probe {} is asked for twice",
+                    options.token_probes.empty() ? "--probes" : "--token-probes", probe);
     if (probe < 0 || static_cast<size_t>(probe) >= stored)
       throw invalid("{}: {}: the statistics have {}, numbered from 0",
                     options.token_probes.empty() ? "--probes" : "--token-probes", probe, stored);

@@ -225,6 +225,7 @@ TEST(VerifyMethods, Refusals) {
       {"generate alone", {"--generate", "4"}, 2, "need --end-to-end"},
       {"model alone", {"--model", "x.gguf"}, 2, "need --end-to-end"},
       {"probe", {"--end-to-end", "--token-probes", "0,9"}, 2, "9"},
+      {"probe twice", {"--end-to-end", "--token-probes", "1,0,1"}, 2, "--token-probes: probe 1 is asked for twice"},
       {"probes", {"--end-to-end", "--token-probes", "9"}, 2, "--token-probes 9: the statistics have"},
       {"no model", {"--end-to-end", "--model", "/nowhere/x.gguf"}, 2, "/nowhere/x.gguf"},
       {"another model",
