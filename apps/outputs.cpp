@@ -11,6 +11,16 @@ bool same_place(const fs::path& a, const fs::path& b) {
   return fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
 }
 
+// Of a directory of rotations or codes: what they are read from. A clip.json may lie beside them.
+bool is_read_from(const fs::path& path, const fs::path& input) {
+  std::error_code ignored;
+  if (!fs::is_directory(input, ignored)) return same_place(path, input);
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const bool artifact =
+      path.extension() == ".pt" || path.extension() == ".safetensors" || path.filename() == "manifest.json";
+  return artifact && same_place(parent, input);
+}
+
 void check_place(const Output& output) {
   const fs::path path = output.path;
   std::error_code ignored;
@@ -39,7 +49,7 @@ void check_outputs(const std::vector<Output>& outputs, const std::vector<fs::pat
     if (output.path == "-") continue;
     check_place(output);
     for (const auto& input : inputs) {
-      if (same_place(output.path, input))
+      if (is_read_from(output.path, input))
         throw invalid("{} {}: is an input of this run and would be overwritten; name another file",
                       output.option, output.path);
     }

@@ -132,6 +132,8 @@ TEST(Refusals, WhatIsRequired) {
   const Arguments clip{binary("oscar-clip").string(), bench.stats(), "--rotations", bench.rotations(), "-o"};
   expect_refusal(bench, clip + Arguments{bench.stats()}, {"", {}, 2, "is an input of this run"});
   expect_refusal(bench, clip + Arguments{(bench / "empty").string()}, {"", {}, 2, "found a directory"});
+  for (const char* name : {"rotations/k_rotation_qqt_r_h_pbr.pt", "rotations/manifest.json", "rotations/new.safetensors"})
+    expect_refusal(bench, clip + Arguments{(bench / name).string()}, {name, {}, 2, "is an input of this run"});
   expect_refusal(bench, {binary("oscar-verify").string()}, {"", {}, 2, "stats.h5"});
   expect_refusal(bench, {binary("oscar-verify").string(), "--compare", "one.pt"}, {"", {}, 2, "--compare"});
 }
