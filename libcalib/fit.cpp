@@ -48,6 +48,11 @@ LayerFit fit_side(const LayerStatistics& layer, Side side, const SideMethod& met
     LayerFit fit = method.algorithm->fit(layer, side, options);
     fit.check.layer = layer.sums.shape().layer;
     fit.check.side = side;
+    for (const HeadCode& head : fit.heads) {
+      // The codec that a rotation file stands for is the engine's business: other engines read the file too.
+      if (head.codec->name == MethodOptions{}.codec && head.options.groups == 1) continue;
+      head.codec->encode(nullptr, 0, layer.sums.shape().dim(side), head.options);  // for its refusals
+    }
     try_on_statistics(layer, side, fit, method.method->name);
     return fit;
   } catch (const std::invalid_argument& error) {

@@ -54,6 +54,7 @@ std::string context(const SideMethod& side, const std::string& option) {
   if (option == "refine") add("iterations=1");
   if ((option == "clip" || option == "groups") && takes("clip") && !find_codec(side.options.codec).clips)
     add("codec=sglang-prefill");
+  if (option == "groups" && side.options.codec == "nova-scalar-int2") add("codec=sglang-prefill");
   if (option == "groups" && takes("clip")) add("clip=0.9");  // groups come with clipping
   if (option == "groups" && side.algorithm->name.starts_with("budget_int2")) add("bits=6");
   if (option == "target" && side.options.target.empty()) return "";  // hadamard
