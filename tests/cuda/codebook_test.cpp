@@ -1,24 +1,16 @@
 // The nearest codewords on the GPU, to the byte those of the scalar reference.
 #include "kernels/codebook.h"
 
-#include <cmath>
-#include <random>
-
 #include "kernels/codebook_device.h"
 #include "tests/cuda/device_memory.h"
+#include "tests/support/codeword_cases.h"
+#include "tests/support/support.h"
 
 namespace oscar::cuda {
 namespace {
 
+using test::normal;
 using Values = std::vector<float>;
-
-Values normal(int64_t count, uint64_t seed, float sigma = 1) {
-  std::mt19937_64 engine(seed);
-  std::normal_distribution<float> draw(0, sigma);
-  Values values(count);
-  for (float& value : values) value = draw(engine);
-  return values;
-}
 
 // Searches of groups 2, 0 and 2 of three, which hold `rows`, others and `rows` scaled.
 void compare(const Values& rows, int g, const Values& words) {
@@ -67,43 +59,11 @@ TEST(CudaCodebook, SizesAndCounts) {
   compare(normal(50000 * 4, 7), 4, normal(1024 * 4, 8));
 }
 
-// Equal words, words in a grid, words that differ in their last bits, words around rows of nearly no length.
-TEST(CudaCodebook, WhatFloatScoresCannotTellApart) {
+TEST(CudaCodebook, HardCases) {
   OSCAR_NEEDS_DEVICE(info);
-  compare(normal(1000 * 4, 1), 4, Values(256 * 4, 0.5f));
-  compare(normal(100 * 16, 1), 16, Values(700 * 16, 0.5f));
-  Values rows = normal(3000 * 3, 4, 3), grid = normal(200 * 3, 5, 3);
-  for (Values* x : {&rows, &grid}) {
-    for (float& value : *x) value = std::round(value);
-  }
-  compare(rows, 3, grid);
-  for (const float away : {1.0f, 100.0f, 1e6f}) {
-    Values far = normal(2000 * 4, 6, 1e-4f), words = normal(256 * 4, 7, 1e-4f);
-    for (Values* x : {&far, &words}) {
-      for (float& value : *x) value += away;
-    }
-    compare(far, 4, words);
-  }
-  Values sphere = normal(256 * 6, 16);
-  for (int c = 0; c < 256; ++c) {
-    double norm = 0;
-    for (int i = 0; i < 6; ++i) norm += std::pow(double(sphere[c * 6 + i]), 2);
-    for (int i = 0; i < 6; ++i) sphere[c * 6 + i] /= static_cast<float>(std::sqrt(norm));
-  }
-  for (const float sigma : {1e-3f, 1e-6f, 1e-9f}) compare(normal(2000 * 6, 17, sigma), 6, sphere);
-}
-
-TEST(CudaCodebook, LargeAndTinyOnes) {
-  OSCAR_NEEDS_DEVICE(info);
-  Values rows = normal(2000 * 8, 8), words = normal(256 * 8, 9);
-  words[37 * 8 + 3] = 1e6f;
-  compare(rows, 8, words);
-  for (int64_t r = 0; r < 2000; ++r) rows[r * 8 + 5] *= 1000;
-  compare(rows, 8, words);
-  for (const float sigma : {1e17f, 1e-10f, 1e-19f, 1e-22f, 1e-40f, 0.0f}) {
-    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11, sigma));
-    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11));
-    compare(normal(500 * 4, 10), 4, normal(100 * 4, 11, sigma));
+  for (const test::CodewordCase& c : test::hard_codeword_cases()) {
+    SCOPED_TRACE(c.name);
+    compare(c.rows, c.g, c.words);
   }
 }
 

@@ -49,6 +49,29 @@ struct CodedCache {
   }
 };
 
+// Fills native pages, whose bytes are 0xff before: write(keys, sequence, KV head, token, block of its side), token by token,
+// head by head, keys before values.
+template <class Write>
+void fill_native_pages(CodedCache& cache, Write&& write) {
+  const CacheFormat& f = cache.format;
+  const int64_t page = page_bytes(f), k_bytes = side_bytes(f, f.k), block = k_bytes + side_bytes(f, f.v);
+  cache.pages.assign(cache.table.size() * static_cast<size_t>(page), 0xff);
+  for (size_t b = 0; b < cache.end.size(); ++b) {
+    for (int t = cache.first[b]; t < cache.end[b]; ++t) {
+      for (int h = 0; h < f.kv_heads; ++h) {
+        uint8_t* at = cache.pages.data() + cache.table[cache.table_start[b] + t / 64] * page + h * block;
+        write(true, static_cast<int64_t>(b), h, t, at);
+        write(false, static_cast<int64_t>(b), h, t, at + k_bytes);
+      }
+    }
+  }
+}
+// The format whose queries, tables and exact rows a cache of other codes has.
+inline CacheFormat with_int2(CacheFormat format) {
+  format.k = format.v = {};
+  return format;
+}
+
 class CacheMaker {
  public:
   CacheMaker(const CacheFormat& format, uint32_t seed) : random_(seed) { cache_.format = format; }
@@ -124,23 +147,13 @@ class CacheMaker {
   }
   void fill_pages() {
     const CacheFormat& f = cache_.format;
-    const int64_t page = page_bytes(f), k_bytes = side_bytes(f, f.k), block = k_bytes + side_bytes(f, f.v);
-    cache_.pages.assign(cache_.table.size() * static_cast<size_t>(page), 0xff);
     std::vector<uint8_t> codes(f.dim / 4);
-    for (size_t b = 0; b < cache_.end.size(); ++b) {
-      for (int t = cache_.first[b]; t < cache_.end[b]; ++t) {
-        for (int h = 0; h < f.kv_heads; ++h) {
-          uint8_t* at = cache_.pages.data() + cache_.table[cache_.table_start[b] + t / 64] * page + h * block;
-          for (const bool keys : {true, false}) {
-            const int groups = keys ? f.k.groups : f.v.groups;
-            std::vector<float> scale_zero(2 * groups);
-            row(static_cast<int64_t>(b), h, keys, t == cache_.first[b] + 5, codes, scale_zero);
-            int2::pack_native(keys, f.dim, groups, codes.data(), scale_zero.data(), t % 64, 1,
-                              at + (keys ? 0 : k_bytes));
-          }
-        }
-      }
-    }
+    fill_native_pages(cache_, [&](bool keys, int64_t b, int head, int token, uint8_t* block) {
+      const int groups = keys ? f.k.groups : f.v.groups;
+      std::vector<float> scale_zero(2 * groups);
+      row(b, head, keys, token == cache_.first[b] + 5, codes, scale_zero);
+      int2::pack_native(keys, f.dim, groups, codes.data(), scale_zero.data(), token % 64, 1, block);
+    });
   }
   void fill_rows() {
     const CacheFormat& f = cache_.format;

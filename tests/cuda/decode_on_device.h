@@ -7,9 +7,68 @@
 
 #include "kernels/decode.h"
 #include "kernels/decode_plan.h"
+#include "tests/cuda/coded_cache.h"
 #include "tests/cuda/device_memory.h"
 
 namespace oscar::cuda {
+
+inline constexpr double kDecodeBound = 3e-4;  // of the output's relative L2 error
+
+// The arrays of a cache on the device, and inputs that point there. What codes have beside them, who makes it adds.
+class DeviceCache {
+ public:
+  DeviceCache(const CodedCache& c, const DecodeInputs& host)
+      : in(host),
+        q_(bytes_of(host.q, static_cast<size_t>(c.queries()) * c.format.dim *
+                                (host.q_type == FloatType::f32 ? 4 : 2))),
+        pages_(c.pages),
+        k_codes_(c.k_codes),
+        v_codes_(c.v_codes),
+        k_scale_zero_(c.k_scale_zero),
+        v_scale_zero_(c.v_scale_zero),
+        exact_k_(c.exact_k),
+        exact_v_(c.exact_v),
+        table_(c.table),
+        exact_slots_(c.exact_slots),
+        sinks_(c.sink_logits),
+        k_mean_(c.k_mean),
+        v_mean_(c.v_mean) {
+    in.q = q_.get();
+    in.pages = pages_.get();
+    in.k_codes = k_codes_.get();
+    in.v_codes = v_codes_.get();
+    in.k_scale_zero = k_scale_zero_.get();
+    in.v_scale_zero = v_scale_zero_.get();
+    in.exact_k = exact_k_.get();
+    in.exact_v = exact_v_.get();
+    in.table = table_.get();
+    in.exact_slots = exact_slots_.get();
+    if (in.sink_logits) in.sink_logits = sinks_.get();
+    if (in.k_mean) in.k_mean = k_mean_.get();
+    if (in.v_mean) in.v_mean = v_mean_.get();
+  }
+  DecodeInputs in;
+
+ private:
+  static std::vector<uint8_t> bytes_of(const void* from, size_t count) {
+    const auto* begin = static_cast<const uint8_t*>(from);
+    return {begin, begin + count};
+  }
+  DeviceArray<uint8_t> q_, pages_, k_codes_, v_codes_, k_scale_zero_, v_scale_zero_;
+  DeviceArray<uint16_t> exact_k_, exact_v_;
+  DeviceArray<int32_t> table_, exact_slots_;
+  DeviceArray<float> sinks_, k_mean_, v_mean_;
+};
+
+// The largest error of a test, for its record.
+struct Worst {
+  double error = 0;
+  ~Worst() { testing::Test::RecordProperty("worst", std::to_string(error)); }
+  void check(double e, const std::string& what) {
+    EXPECT_LT(e, kDecodeBound) << what;
+    error = std::max(error, e);
+  }
+};
 
 struct Decoded {
   std::vector<float> o, lse;

@@ -5,34 +5,13 @@
 
 #include <cmath>
 
-#include "tests/cuda/coded_cache.h"
 #include "tests/cuda/decode_on_device.h"
 
 namespace oscar::cuda {
 namespace {
 
-constexpr double kBound = 3e-4;
-
-Decoded run(const CodedCache& c, DecodeInputs in, const DeviceInfo& device, const How& how = {}) {
-  const DeviceArray<uint16_t> q(c.q), exact_k(c.exact_k), exact_v(c.exact_v);
-  const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
-  const DeviceArray<uint8_t> pages(c.pages), k_codes(c.k_codes), v_codes(c.v_codes), k_sz(c.k_scale_zero),
-      v_sz(c.v_scale_zero);
-  const DeviceArray<float> sinks(c.sink_logits), k_mean(c.k_mean), v_mean(c.v_mean);
-  in.q = q.get();
-  in.exact_k = exact_k.get();
-  in.exact_v = exact_v.get();
-  in.table = table.get();
-  in.exact_slots = exact_slots.get();
-  in.pages = pages.get();
-  in.k_codes = k_codes.get();
-  in.v_codes = v_codes.get();
-  in.k_scale_zero = k_sz.get();
-  in.v_scale_zero = v_sz.get();
-  if (in.sink_logits) in.sink_logits = sinks.get();
-  if (in.k_mean) in.k_mean = k_mean.get();
-  if (in.v_mean) in.v_mean = v_mean.get();
-  return decode_on_device(c.format, c.batch(), in, device, how);
+Decoded run(const CodedCache& c, const DecodeInputs& in, const DeviceInfo& device, const How& how = {}) {
+  return decode_on_device(c.format, c.batch(), DeviceCache(c, in).in, device, how);
 }
 
 double error_of(const CodedCache& c, const DecodeInputs& in, const DeviceInfo& device, const How& how = {}) {
@@ -61,7 +40,7 @@ TEST(Decode, NativePagesOfEveryDimensionAndGroup) {
       if (dim == 96 && groups == 2) continue;
       const CacheFormat f{CacheLayout::native, dim, 2, 4, {CodeKind::int2, groups}, {CodeKind::int2, groups}};
       const CodedCache c = ragged(f, dim + groups);
-      EXPECT_LT(error_of(c, c.inputs(), device), kBound) << "dim " << dim << ", groups " << groups;
+      EXPECT_LT(error_of(c, c.inputs(), device), kDecodeBound) << "dim " << dim << ", groups " << groups;
     }
   }
 }
@@ -73,7 +52,7 @@ TEST(Decode, EveryRatioOfQueryToKvHeads) {
       const CacheFormat f{CacheLayout::native, dim, 3, group};
       CacheMaker maker(f, 100 + group);
       const CodedCache c = maker.sequence(0, 65).sequence(0, 1300).sequence(0, 64).make(false);
-      EXPECT_LT(error_of(c, c.inputs(), device), kBound) << "dim " << dim << ", group " << group;
+      EXPECT_LT(error_of(c, c.inputs(), device), kDecodeBound) << "dim " << dim << ", group " << group;
     }
   }
 }
@@ -93,8 +72,9 @@ TEST(Decode, RowsOfTheServingEngine) {
           DecodeInputs in = c.inputs();
           if (groups == 2)
             in.k_mean = c.k_mean.data(), in.v_mean = c.v_mean.data(), in.sink_logits = c.sink_logits.data();
-          EXPECT_LT(error_of(c, in, device), kBound) << "dim " << dim << ", groups " << groups << ", bf16 "
-                                                     << (meta == FloatType::bf16) << ", heads " << kv_heads;
+          EXPECT_LT(error_of(c, in, device), kDecodeBound)
+              << "dim " << dim << ", groups " << groups << ", bf16 " << (meta == FloatType::bf16)
+              << ", heads " << kv_heads;
         }
       }
     }
@@ -106,9 +86,9 @@ TEST(Decode, LongSequencesAreCutAndMerged) {
   for (const CacheLayout layout : {CacheLayout::native, CacheLayout::sglang}) {
     CacheMaker maker({layout, 128, 2, 4}, 7);
     const CodedCache c = maker.sequence(0, 20011).sequence(0, 1).sequence(0, 63).make(false);
-    EXPECT_LT(error_of(c, c.inputs(), device), kBound);
-    EXPECT_LT(error_of(c, c.inputs(), device, {.fixed = true}), kBound) << "with a fixed grid";
-    EXPECT_LT(error_of(c, c.inputs(), device, {.overlap = true}), kBound) << "one after the other";
+    EXPECT_LT(error_of(c, c.inputs(), device), kDecodeBound);
+    EXPECT_LT(error_of(c, c.inputs(), device, {.fixed = true}), kDecodeBound) << "with a fixed grid";
+    EXPECT_LT(error_of(c, c.inputs(), device, {.overlap = true}), kDecodeBound) << "one after the other";
   }
 }
 
@@ -123,14 +103,14 @@ TEST(Decode, WindowsSinksMeansAndRanges) {
                              .sequence(64, 4096, 1)
                              .make(true);
     DecodeInputs in = c.inputs();
-    EXPECT_LT(error_of(c, in, device), kBound) << "windows, dim " << dim;
+    EXPECT_LT(error_of(c, in, device), kDecodeBound) << "windows, dim " << dim;
     in.sink_logits = c.sink_logits.data();
-    EXPECT_LT(error_of(c, in, device), kBound) << "sinks, dim " << dim;
+    EXPECT_LT(error_of(c, in, device), kDecodeBound) << "sinks, dim " << dim;
     in.k_mean = c.k_mean.data();
     in.v_mean = c.v_mean.data();
-    EXPECT_LT(error_of(c, in, device), kBound) << "means, dim " << dim;
+    EXPECT_LT(error_of(c, in, device), kDecodeBound) << "means, dim " << dim;
     in.softcap = 20;
-    EXPECT_LT(error_of(c, in, device), kBound) << "soft cap, dim " << dim;
+    EXPECT_LT(error_of(c, in, device), kDecodeBound) << "soft cap, dim " << dim;
   }
 }
 
@@ -149,11 +129,11 @@ TEST(Decode, LongWorkForFewBlocks) {
     in.k_mean = many.k_mean.data();
     in.v_mean = many.v_mean.data();
     const Decoded spread = run(one, one.inputs(), device);
-    EXPECT_LT(error_against_reference(spread, f, one.batch(), one.inputs()), kBound) << "dim " << dim;
+    EXPECT_LT(error_against_reference(spread, f, one.batch(), one.inputs()), kDecodeBound) << "dim " << dim;
     for (const int blocks : {2, 3, 8}) {
       EXPECT_LT(distance(run(one, one.inputs(), device, {.blocks = blocks}), spread), 5e-5)
           << "dim " << dim << ", " << blocks << " blocks";
-      EXPECT_LT(error_of(many, in, device, {.blocks = blocks}), kBound)
+      EXPECT_LT(error_of(many, in, device, {.blocks = blocks}), kDecodeBound)
           << "dim " << dim << ", several segments, " << blocks << " blocks";
     }
   }

@@ -9,46 +9,20 @@
 namespace oscar::cuda {
 namespace {
 
-constexpr double kBound = 3e-4;
 using enum CodeKind;
 
-Decoded run(const VectorCache& c, DecodeInputs in, const DeviceInfo& device, const How& how = {}) {
-  const size_t channels = static_cast<size_t>(c.queries()) * c.format.dim;
-  const bool floats = in.q_type == FloatType::f32;
-  const auto* q_begin = static_cast<const uint8_t*>(in.q);
-  const DeviceArray<uint8_t> q(std::vector<uint8_t>(q_begin, q_begin + channels * (floats ? 4 : 2)));
-  const DeviceArray<uint16_t> exact_k(c.exact_k), exact_v(c.exact_v);
-  const DeviceArray<int32_t> table(c.table), exact_slots(c.exact_slots);
-  const DeviceArray<uint8_t> pages(c.pages);
+Decoded run(const VectorCache& c, const DecodeInputs& in, const DeviceInfo& device, const How& how = {}) {
+  DeviceCache on(c, in);
   const DeviceArray<int8_t> k_words(c.k_words), v_words(c.v_words);
   const DeviceArray<float> k_scales(c.k_word_scales), v_scales(c.v_word_scales);
-  const DeviceArray<float> sinks(c.sink_logits), k_mean(c.k_mean), v_mean(c.v_mean);
-  in.q = q.get();
-  in.exact_k = exact_k.get();
-  in.exact_v = exact_v.get();
-  in.table = table.get();
-  in.exact_slots = exact_slots.get();
-  in.pages = pages.get();
-  in.k_book = {k_words.get(), k_scales.get()};
-  in.v_book = {v_words.get(), v_scales.get()};
-  if (in.sink_logits) in.sink_logits = sinks.get();
-  if (in.k_mean) in.k_mean = k_mean.get();
-  if (in.v_mean) in.v_mean = v_mean.get();
-  return decode_on_device(c.format, c.batch(), in, device, how);
+  on.in.k_book = {k_words.get(), k_scales.get()};
+  on.in.v_book = {v_words.get(), v_scales.get()};
+  return decode_on_device(c.format, c.batch(), on.in, device, how);
 }
 
 double error_of(const VectorCache& c, const DecodeInputs& in, const DeviceInfo& device, const How& how = {}) {
   return error_against_reference(run(c, in, device, how), c.format, c.batch(), in);
 }
-
-struct Worst {
-  double error = 0;
-  ~Worst() { testing::Test::RecordProperty("worst", std::to_string(error)); }
-  void check(double e, const std::string& what) {
-    EXPECT_LT(e, kBound) << what;
-    error = std::max(error, e);
-  }
-};
 
 std::string name(const CacheFormat& f) {
   const auto side = [](const SideFormat& s) {

@@ -20,7 +20,7 @@ struct PlaneCache : CodedCache {
 class PlaneCacheMaker {
  public:
   PlaneCacheMaker(const CacheFormat& format, uint32_t seed)
-      : format_(format), plain_(plain(format), seed), random_(seed + 1) {}
+      : format_(format), plain_(with_int2(format), seed), random_(seed + 1) {}
   PlaneCacheMaker& sequence(int first, int end, int exact = 0) {
     plain_.sequence(first, end, exact);
     return *this;
@@ -29,26 +29,13 @@ class PlaneCacheMaker {
     PlaneCache cache{plain_.make(extras), {}, {}, {}, {}};
     cache.format = format_;
     for (const bool keys : {true, false}) make_levels(cache, keys);
-    const int64_t page = page_bytes(format_), k_bytes = side_bytes(format_, format_.k),
-                  block = k_bytes + side_bytes(format_, format_.v);
-    cache.pages.assign(cache.table.size() * static_cast<size_t>(page), 0xff);
-    for (size_t b = 0; b < cache.end.size(); ++b) {
-      for (int t = cache.first[b]; t < cache.end[b]; ++t) {
-        for (int h = 0; h < format_.kv_heads; ++h) {
-          uint8_t* at = cache.pages.data() + cache.table[cache.table_start[b] + t / 64] * page + h * block;
-          write(cache, true, static_cast<int64_t>(b), h, t, at);
-          write(cache, false, static_cast<int64_t>(b), h, t, at + k_bytes);
-        }
-      }
-    }
+    fill_native_pages(cache, [&](bool keys, int64_t b, int head, int token, uint8_t* block) {
+      write(cache, keys, b, head, token, block);
+    });
     return cache;
   }
 
  private:
-  static CacheFormat plain(CacheFormat f) {
-    f.k = f.v = {};
-    return f;
-  }
   // Every second head has fewer channels in each plane than there is room for. Steps as water-filling leaves
   // them: alike, so that channels of more bits are larger.
   void make_levels(PlaneCache& cache, bool keys) {

@@ -20,7 +20,7 @@ struct VectorCache : CodedCache {
 class VectorCacheMaker {
  public:
   VectorCacheMaker(const CacheFormat& format, uint32_t seed)
-      : format_(format), plain_(plain(format), seed), random_(seed + 1) {}
+      : format_(format), plain_(with_int2(format), seed), random_(seed + 1) {}
   VectorCacheMaker& sequence(int first, int end, int exact = 0) {
     plain_.sequence(first, end, exact);
     return *this;
@@ -38,26 +38,13 @@ class VectorCacheMaker {
       scales.resize(static_cast<size_t>(format_.kv_heads * format_.dim / vector_size(side.kind)));
       for (auto& s : scales) s = 0.018f * std::exp(0.4f * normal_(random_));
     }
-    const int64_t page = page_bytes(format_), k_bytes = side_bytes(format_, format_.k),
-                  block = k_bytes + side_bytes(format_, format_.v);
-    cache.pages.assign(cache.table.size() * static_cast<size_t>(page), 0xff);
-    for (size_t b = 0; b < cache.end.size(); ++b) {
-      for (int t = cache.first[b]; t < cache.end[b]; ++t) {
-        for (int h = 0; h < format_.kv_heads; ++h) {
-          uint8_t* at = cache.pages.data() + cache.table[cache.table_start[b] + t / 64] * page + h * block;
-          write(cache, true, static_cast<int64_t>(b), h, t, at);
-          write(cache, false, static_cast<int64_t>(b), h, t, at + k_bytes);
-        }
-      }
-    }
+    fill_native_pages(cache, [&](bool keys, int64_t b, int head, int token, uint8_t* block) {
+      write(cache, keys, b, head, token, block);
+    });
     return cache;
   }
 
  private:
-  static CacheFormat plain(CacheFormat f) {
-    f.k = f.v = {};
-    return f;
-  }
   // Token first + 5 is a sink: the words that the first query head likes best, some e^13 above the rest.
   void write(const VectorCache& cache, bool keys, int64_t b, int head, int token, uint8_t* block) {
     const SideFormat& side = keys ? format_.k : format_.v;

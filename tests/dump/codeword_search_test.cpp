@@ -7,6 +7,7 @@
 #include "kernels/codebook.h"
 #include "libcalib/codebook_training.h"
 #include "libdump/torch_device.h"
+#include "tests/support/codeword_cases.h"
 #include "tests/support/support.h"
 
 namespace oscar {
@@ -79,38 +80,10 @@ TEST_P(CodewordSearchTest, SizesAndCounts) {
   compare(rows, 4, words);
 }
 
-TEST_P(CodewordSearchTest, WhatFloatScoresCannotTellApart) {
-  compare(normal(1000 * 4, 1), 4, Words(256 * 4, 0.5f));
-  const Words once = normal(100 * 4, 2);
-  Words twice = once;
-  twice.insert(twice.end(), once.begin(), once.end());
-  compare(normal(1000 * 4, 3), 4, twice);
-  for (const float away : {1.0f, 100.0f, 1e6f}) {
-    Words rows = normal(2000 * 4, 6, 1e-4f), words = normal(256 * 4, 7, 1e-4f);
-    for (Words* x : {&rows, &words}) {
-      for (float& value : *x) value += away;
-    }
-    compare(rows, 4, words);
-  }
-  Words sphere = normal(256 * 6, 16);
-  for (size_t c = 0; c < 256; ++c) {
-    double norm = 0;
-    for (size_t i = 0; i < 6; ++i) norm += double(sphere[c * 6 + i]) * sphere[c * 6 + i];
-    for (size_t i = 0; i < 6; ++i) sphere[c * 6 + i] /= static_cast<float>(std::sqrt(norm));
-  }
-  for (const float sigma : {1e-3f, 1e-6f, 1e-9f}) compare(normal(2000 * 6, 17, sigma), 6, sphere);
-}
-
-TEST_P(CodewordSearchTest, LargeAndTinyOnes) {
-  Words rows = normal(2000 * 8, 8), words = normal(256 * 8, 9);
-  words[37 * 8 + 3] = 1e6f;
-  compare(rows, 8, words);
-  for (size_t r = 0; r < 2000; ++r) rows[r * 8 + 5] *= 1000;
-  compare(rows, 8, words);
-  for (const float sigma : {1e17f, 1e-10f, 1e-19f, 1e-22f, 1e-40f, 0.0f}) {
-    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11, sigma));
-    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11));
-    compare(normal(500 * 4, 10), 4, normal(100 * 4, 11, sigma));
+TEST_P(CodewordSearchTest, HardCases) {
+  for (const test::CodewordCase& c : test::hard_codeword_cases()) {
+    SCOPED_TRACE(c.name);
+    compare(c.rows, c.g, c.words);
   }
 }
 

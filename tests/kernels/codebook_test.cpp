@@ -4,6 +4,7 @@
 
 #include "kernels/codebook.h"
 #include "tests/kernels/each_level.h"
+#include "tests/support/codeword_cases.h"
 
 namespace oscar::test {
 namespace {
@@ -64,55 +65,10 @@ TEST(Codebook, NumbersOfRows) {
   for (int n = 0; n <= 130; ++n) compare(normal(n * 4, n + 2), 4, codebook);
 }
 
-// Bit-equal codewords, integer grids and codewords that differ in the last bits: float32 scores cannot tell.
-TEST(Codebook, TiesGoToTheLowestIndex) {
-  compare(normal(100 * 4, 1), 4, std::vector<float>(256 * 4, 0.5f));
-  const auto once = normal(100 * 4, 2);
-  std::vector<float> twice = once;
-  twice.insert(twice.end(), once.begin(), once.end());
-  compare(normal(1000 * 4, 3), 4, twice);
-  std::vector<float> rows = normal(3000 * 3, 4, 3), grid = normal(200 * 3, 5, 3);
-  for (auto* x : {&rows, &grid}) {
-    for (float& value : *x) value = std::round(value);
-  }
-  compare(rows, 3, grid);
-}
-
-TEST(Codebook, CodewordsThatFloatScoresCannotTellApart) {
-  for (const float away : {1.0f, 100.0f, 1e6f}) {
-    std::vector<float> rows = normal(2000 * 4, 6, 1e-4f), codebook = normal(256 * 4, 7, 1e-4f);
-    for (auto* x : {&rows, &codebook}) {
-      for (float& value : *x) value += away;
-    }
-    compare(rows, 4, codebook);
-  }
-}
-
-// Codewords of nearly the same length around rows of nearly none: all depends on the last bits of |c|^2 / 2.
-TEST(Codebook, RowsNearTheCentreOfASphere) {
-  for (const float sigma : {1e-3f, 1e-6f, 1e-9f}) {
-    std::vector<float> codebook = normal(256 * 6, 16);
-    for (int c = 0; c < 256; ++c) {
-      double norm = 0;
-      for (int i = 0; i < 6; ++i) norm += double(codebook[c * 6 + i]) * codebook[c * 6 + i];
-      for (int i = 0; i < 6; ++i) codebook[c * 6 + i] /= static_cast<float>(std::sqrt(norm));
-    }
-    compare(normal(2000 * 6, 17, sigma), 6, codebook);
-  }
-}
-
-// One codeword, or one channel, far larger than all others; everything large or tiny.
-TEST(Codebook, Outliers) {
-  std::vector<float> rows = normal(2000 * 8, 8), codebook = normal(256 * 8, 9);
-  codebook[37 * 8 + 3] = 1e6f;
-  compare(rows, 8, codebook);
-  for (int64_t r = 0; r < 2000; ++r) rows[r * 8 + 5] *= 1000;
-  for (int64_t c = 0; c < 256; ++c) codebook[c * 8 + 5] *= 1000;
-  compare(rows, 8, codebook);
-  for (const float sigma : {1e17f, 1e-10f, 1e-19f, 1e-22f, 1e-40f, 0.0f}) {
-    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11, sigma));
-    compare(normal(500 * 4, 10, sigma), 4, normal(100 * 4, 11));
-    compare(normal(500 * 4, 10), 4, normal(100 * 4, 11, sigma));
+TEST(Codebook, HardCases) {
+  for (const CodewordCase& c : hard_codeword_cases()) {
+    SCOPED_TRACE(c.name);
+    compare(c.rows, c.g, c.words);
   }
 }
 
