@@ -19,6 +19,9 @@ using Words = std::vector<float>;
 struct Place {
   std::string device;
   bool kernels;
+  friend std::ostream& operator<<(std::ostream& out, const Place& place) {
+    return out << place.device << (place.kernels ? ", kernels" : "");
+  }
 };
 
 class CodewordSearchTest : public testing::TestWithParam<Place> {
