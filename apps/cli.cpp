@@ -144,6 +144,10 @@ void Progress::update(int64_t done, int64_t total, const std::string& step) {
 void note(bool quiet, const std::string& text) {
   if (!quiet) std::cerr << text << '\n';
 }
+void note_slower(bool quiet, const std::string& why) {
+  if (!why.empty())
+    note(quiet, "note: LibTorch's operations take the place of our kernels, which is slower: " + why);
+}
 void print_json(const nlohmann::ordered_json& value) {
   std::cout << value.dump(2) << '\n';
 }

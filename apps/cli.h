@@ -36,6 +36,7 @@ class Progress {
 };
 
 void note(bool quiet, const std::string& text);        // a line on stderr
+void note_slower(bool quiet, const std::string& why);  // that our GPU kernels do not run; nothing for ""
 void print_json(const nlohmann::ordered_json& value);  // to stdout
 int threads_or_cores(int threads);
 std::string human_bytes(double bytes);

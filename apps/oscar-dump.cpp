@@ -292,8 +292,7 @@ int run(Arguments& a) {
             "conversations: {}, in the chat format {} ({})", input.conversations, input.chat_format,
             a.chat_format.empty() ? "recognised from the checkpoint's chat template" : "--chat-format"));
   for (const auto& text : model->config().notes) cli::note(a.common.quiet, "note: " + text);
-  if (const std::string missing = device.is_cpu() ? "" : kernels_missing(device); !missing.empty())
-    cli::note(a.common.quiet, "note: LibTorch's operations take the place of our kernels, which is slower: " + missing);
+  cli::note_slower(a.common.quiet, device.is_cpu() ? "" : kernels_missing(device));
   if (sequences.repeated > 0) {
     cli::note(a.common.quiet, fmt::format("note: {} of {} probe tokens lie in runs that the calibration text "
                                           "has too: figures on these probes flatter the fit",

@@ -292,6 +292,7 @@ int fit_command(const Arguments& a) {
   const int threads = cli::threads_or_cores(a.common.threads);
   // Names first: a typing error must not cost the reading of a dump.
   const auto search = open_search(a, chosen_method(a, true));
+  if (search) cli::note_slower(a.common.quiet, search->slower());
 
   const cli::LoadedInput input = cli::read_fit_input(source_of(a, threads));
   FitRecord record{input.provenance, chosen_method(a, input.scores), a.allow_undersampled, {}};

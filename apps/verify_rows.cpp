@@ -96,6 +96,7 @@ class Fits {
     opened_ = true;
     try {
       search_ = open_codeword_search(device_);
+      if (search_) note_slower(quiet_, search_->slower());
     } catch (const std::runtime_error& error) {
       note(quiet_, fmt::format("note: codebooks are trained on the CPU: {}", error.what()));
     }

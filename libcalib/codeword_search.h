@@ -25,6 +25,7 @@ class SearchedRows {
 class CodewordSearch {
  public:
   virtual ~CodewordSearch() = default;
+  virtual std::string slower() const { return {}; }  // why it is not as fast as it could be; "": it is
   // groups: (n, g) each, contiguous, which outlive the result. May be called, and its results used, by several
   // threads at a time.
   virtual std::unique_ptr<SearchedRows> hold(std::span<const float* const> groups, int64_t n,

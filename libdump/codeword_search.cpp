@@ -90,6 +90,7 @@ class TorchSearch : public CodewordSearch {
     at::globalContext().setFloat32MatmulPrecision("highest");
   }
   std::unique_ptr<SearchedRows> hold(std::span<const float* const> groups, int64_t n, int g) const override;
+  std::string slower() const override { return kernels_ || device_.is_cpu() ? "" : kernels_missing(device_); }
   at::Device device() const { return device_; }
   Nearest nearest(const at::Tensor& rows, const at::Tensor& groups, const at::Tensor& words) const {
     if (kernels_) return nearest_by_kernels(rows, groups, words);

@@ -178,10 +178,11 @@ TrainingRows training_rows(const LayerStatistics& layer, Side side, int head, co
         shape.layer, head, side_name(side));
   }
   std::vector<float> mapped(result.rows.size());
-  const Vector offset = transform.offset(static_cast<int>(dim));
+  const Eigen::VectorXf offset = transform.offset(static_cast<int>(dim)).cast<float>();
   transform.rows(result.rows.data(), dim, result.count, static_cast<int>(dim), mapped.data());
-  for (size_t i = 0; i < mapped.size(); ++i)
-    mapped[i] -= static_cast<float>(offset[static_cast<Eigen::Index>(i) % dim]);
+  for (int64_t r = 0; r < result.count; ++r) {
+    for (int64_t c = 0; c < dim; ++c) mapped[static_cast<size_t>(r * dim + c)] -= offset[c];
+  }
   const auto bad = std::ranges::find_if(mapped, [](float x) { return !(std::abs(x) <= kMostCoded); });
   if (bad != mapped.end())
     throw failure(
