@@ -55,7 +55,7 @@ void add_options(CLI::App& app, Arguments& a) {
   auto* bits =
       app.add_option("--bits", a.bits,
                      "A budget instead of a method: measured bits a channel, mean of keys and values")
-          ->check(CLI::PositiveNumber)
+          ->check(CLI::Range(0.01, 16.0))
           ->group("Fit");
   app.add_option("--engine", a.engine,
                  "What the budget buys: codebook (vector codes) or int2 (layers left in BF16)")

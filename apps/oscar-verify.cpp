@@ -148,8 +148,10 @@ int verify_rows(const Options& options) {
   choice.quiet = options.common.quiet;
   const auto rows = cli::choose_rows(choice, statistics, asked.attention);
   asked.kept = kept_rows(options);
+  if (options.restart && asked.kept.empty())
+    throw invalid("--restart: rows are kept beside --json, --report or --csv, and none of them names a file");
   std::error_code ignored;
-  if (options.restart && !asked.kept.empty()) std::filesystem::remove(asked.kept, ignored);
+  if (options.restart) std::filesystem::remove(asked.kept, ignored);
 
   VerifyReport report;
   {

@@ -35,6 +35,8 @@ Clip read_clip_option(const RowChoice& choice, const std::vector<int>& probes) {
     clip.baseline_v = clip.rotations.model_v = *v;
     return clip;
   }
+  if (k)
+    throw invalid("--clip {}: expected two ratios, RK,RV, or the clip.json of oscar-clip", choice.clip);
   if (choice.rotations.empty())
     throw invalid("--clip {}: its ratios are of rotations, and no --rotations are given", choice.clip);
   clip.rotations = read_clip(choice.clip);

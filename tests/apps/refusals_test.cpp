@@ -43,6 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Options, FitRefusal,
                                          Refusal{"UnknownComposition", {"--composition", "h_h"}, 2, "r_h_pbr"},
                                          Refusal{"Granularity", {"--granularity", "model"}, 2, "layer"},
                                          Refusal{"Format", {"--format", "pickle"}, 2, "pickle"},
+                                         Refusal{"BitsInfinite", {"--bits", "inf"}, 2, "inf not in range 0.01"},
                                          Refusal{"Device", {"--device", "gpu", "--method", "awvq"}, 2, "cpu, cuda or cuda:N"},
                                          Refusal{"DeviceBeyondAny", {"--device", "cuda:99", "--method", "awvq"}, 3, "cuda:99"},
                                          Refusal{"DeviceOfNoUse", {"--device", "cuda", "--method", "oscar"}, 2, "trains no codebooks"},
@@ -97,6 +98,8 @@ INSTANTIATE_TEST_SUITE_P(Options, VerifyRefusal,
                                          Refusal{"ThreeRotationFiles", {"--rotations", "a,b,c"}, 2, "a,b,c"},
                                          Refusal{"BoundNotANumber", {"--max-kl", "small"}, 2, "small"},
                                          Refusal{"ToleranceNegative", {"--baseline-tolerance", "-1"}, 2, "--baseline-tolerance"},
+                                         Refusal{"ClipOneRatio", {"--clip", "0.9"}, 2, "--clip 0.9: expected two ratios, RK,RV"},
+                                         Refusal{"ClipThreeRatios", {"--clip", "0.9,0.9,0.9"}, 2, "expected two ratios, RK,RV"},
                                          Refusal{"ClipRatioNotANumber", {"--clip", "nan,0.9"}, 2, "nan,0.9"},
                                          Refusal{"BoundNan", {"--max-kl", "nan"}, 2, "found nan"},
                                          Refusal{"ToleranceNan", {"--baseline-tolerance", "nan"}, 2, "found nan"},
@@ -179,6 +182,11 @@ TEST(Refusals, OptionsThatNoRowWouldUse) {
 TEST(Refusals, ClipRatiosReachFromOffToOne) {
   const Bench& bench = finished();
   EXPECT_EQ(tool("oscar-verify", {bench.stats(), "--clip", "0,1", "-q"}).code, 0);
+}
+
+TEST(Refusals, RestartOfARunThatKeepsNothing) {
+  const Bench& bench = finished();
+  expect_refusal(bench, {binary("oscar-verify").string(), bench.stats(), "--restart"}, {"", {}, 2, "--restart: rows are kept beside --json"});
 }
 
 TEST(Refusals, StatisticsThatAreNone) {
