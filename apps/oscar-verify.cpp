@@ -144,7 +144,7 @@ int verify_rows(const Options& options) {
   auto asked = request(options, statistics);
   auto choice = options.rows;
   choice.threads = asked.threads;
-  choice.device = options.model_device.empty() ? options.device : options.model_device;
+  choice.device = options.device;
   choice.quiet = options.common.quiet;
   const auto rows = cli::choose_rows(choice, statistics, asked.attention);
   asked.kept = kept_rows(options);
